@@ -35,12 +35,10 @@ def load(address: str, dtype: str = 'float32', trust_code: bool = False):
     trust_code: whether code outside bertzoo_jax that the files name may run: for a run of your own
       whose config names parts as `package.module:name`.
 
-  Returns:
-    loading.Loaded.
+  Returns loading.Loaded.
 
-  Raises:
-    errors.UserError: nothing at the address, files that cannot be read, or that name code which is
-      not trusted.
+  Raises errors.UserError: nothing at the address, files that cannot be read, or that name code
+  which is not trusted.
   """
   # here: jax takes seconds to import, and the commands import this file
   from bertzoo_jax.pretrained import loading

@@ -29,8 +29,6 @@ import pickle
 import re
 import tempfile
 
-from absl import flags
-
 from bertzoo_jax import cli
 from bertzoo_jax import tokenizers
 from bertzoo_jax.common import errors
@@ -217,15 +215,13 @@ def _write_tokenizer(folder, source, a, config) -> None:
       (folder / name).write_bytes(text.encode('utf-8') if isinstance(text, str) else text)
 
 
-def main(_):
-  print('\n'.join(convert(_MODEL.value, _OUT.value)))
+def main(asked):
+  print('\n'.join(convert(asked.model, asked.out)))
 
 
 if __name__ == '__main__':
-  _MODEL = flags.DEFINE_string(
-    'model', None, 'Folder with pickles, or OWNER/NAME of the Hugging Face hub.', required=True
-  )
-  _OUT = flags.DEFINE_string(
-    'out', None, 'Directory to make; must be absent or empty.', required=True
+  cli.required(
+    model='Folder with pickles, or OWNER/NAME of the Hugging Face hub.',
+    out='Directory to make; must be absent or empty.',
   )
   cli.run(main)

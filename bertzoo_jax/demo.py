@@ -54,9 +54,8 @@ def sample() -> pathlib.Path:
   return folder if folder.is_dir() else package.parent / 'data' / 'sample'
 
 
-def main(argv):
-  del argv
-  out, environment = _OUT.value, {'JAX_PLATFORMS': 'cpu', **os.environ}
+def main(asked):
+  out, environment = asked.out, {'JAX_PLATFORMS': 'cpu', **os.environ}
   os.makedirs(out, exist_ok=True)
   commands = steps(out)
   for number, (title, (name, *rest)) in enumerate(commands, 1):
@@ -85,5 +84,5 @@ Next:  {activate}bertzoo show --config {CONFIG} --corpus {out}/corpus     the ro
 
 
 if __name__ == '__main__':
-  _OUT = flags.DEFINE_string('out', 'demo', 'Folder of its corpus, its run and its model.')
+  flags.DEFINE_string('out', 'demo', 'Folder of its corpus, its run and its model.')
   cli.run(main)

@@ -48,8 +48,6 @@ _CONTENTS = {
 
 
 class Encoded(NamedTuple):
-  """The numbers of a finished `encode`."""
-
   shape: tuple[int, int]  # shape of the vectors
   lines: int  # number of lines of the text
   cut: int  # how many were longer than a row
@@ -190,7 +188,6 @@ def _offsets(model, lines, how) -> np.ndarray:
 
 
 def summary(encoded: Encoded, out: str, pooling: str | None) -> str:
-  """A summary for the user."""
   lines = [
     f'{out}: {encoded.shape[0]:,} × {encoded.shape[1]:,} numbers, float32, {_CONTENTS[pooling]}; '
     f'{encoded.lines:,} lines'
@@ -205,52 +202,37 @@ def summary(encoded: Encoded, out: str, pooling: str | None) -> str:
   return '\n'.join(lines)
 
 
-def main(_):
-  encoded = encode(
-    _MODEL.value,
-    _TEXT.value,
-    _OUT.value,
-    pooling=_POOLING.value,
-    prompt=_PROMPT.value,
-    length=_LENGTH.value,
-    batch_size=_BATCH.value,
-    header=_HEADER.value,
-    dtype=_DTYPE.value,
-  )
-  print(summary(encoded, _OUT.value, _POOLING.value))
+def main(asked):
+  asked = dict(vars(asked))
+  encoded = encode(asked.pop('model'), batch_size=asked.pop('batch'), **asked)
+  print(summary(encoded, asked['out'], asked['pooling']))
 
 
 if __name__ == '__main__':
-  _MODEL = flags.DEFINE_string(
-    'model', None, 'Network: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME[@REVISION].', required=True
+  cli.required(
+    model='Network: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME[@REVISION].',
+    text='File with one text per line, UTF-8.',
+    out='File *.npy to write; an existing one is refused.',
   )
-  _TEXT = flags.DEFINE_string('text', None, 'File with one text per line, UTF-8.', required=True)
-  _OUT = flags.DEFINE_string(
-    'out', None, 'File *.npy to write; an existing one is refused.', required=True
-  )
-  _POOLING = flags.DEFINE_enum(
+  flags.DEFINE_enum(
     'pooling',
     None,
     POOLING,
     'mean: of the tokens of a line. first: the vector that classifies a row. tokens: every token. '
     'Default: as the network was trained, else mean.',
   )
-  _PROMPT = flags.DEFINE_string(
-    'prompt',
-    None,
-    'Name of a text of the network to put before each line, as query; empty for none. Default: '
-    'as the network says.',
+  cli.texts(
+    prompt='Name of a text of the network to put before each line, as query; empty for none. '
+    'Default: as the network says.'
   )
-  _LENGTH = flags.DEFINE_integer(
+  flags.DEFINE_integer(
     'length',
     None,
     'Tokens per row; longer lines are cut. Default: as many as the encoder takes, or 512 if it '
     'takes any number.',
     lower_bound=1,
   )
-  _BATCH = flags.DEFINE_integer(
-    'batch', 32, 'Rows that go through the network together.', lower_bound=1
-  )
-  _HEADER = flags.DEFINE_boolean('header', False, 'The first line is a header and is left out.')
-  _DTYPE = flags.DEFINE_string('dtype', 'float32', 'Of matrix products: float32 or bfloat16.')
+  flags.DEFINE_integer('batch', 32, 'Rows that go through the network together.', lower_bound=1)
+  flags.DEFINE_boolean('header', False, 'The first line is a header and is left out.')
+  flags.DEFINE_string('dtype', 'float32', 'Of matrix products: float32 or bfloat16.')
   cli.run(main)

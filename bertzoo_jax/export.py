@@ -158,6 +158,7 @@ def _write_network(
   if hf_architecture.POSITION_TABLE not in flat:
     length = min(length, _LONGEST)
   rows = _verify(directory, a, encoder, params, special, tokenizer, length)
+  attempts = [a for a in workdirs.attempts(workdir) if a.get('start_step', 0) < max(step, 1)]
   run = card.Run(
     card.with_learned(a, network.learned, apart),
     encoder,
@@ -169,7 +170,7 @@ def _write_network(
     metrics={}  # the run's metrics are of other weights
     if average
     else _metrics(workdir, step, config['metrics'] if 'metrics' in config else ()),
-    commits=_commits(workdir, step),
+    commits=list(dict.fromkeys(a['commit'] for a in attempts if a.get('commit'))),
     init=workdirs.first_weights(workdir),
     checked=_checked(rows, a),
     aside=apart,
@@ -319,12 +320,6 @@ def _checked(rows, a) -> str:
   )
 
 
-def _commits(workdir, step: int) -> list[str]:
-  """Commits of the attempts that led to a step, each once, in order."""
-  before = [a for a in workdirs.attempts(workdir) if a.get('start_step', 0) < max(step, 1)]
-  return list(dict.fromkeys(a['commit'] for a in before if a.get('commit')))
-
-
 def _metrics(workdir, step: int, also=()) -> dict:
   """{name: newest value up to a step} of losses, accuracies and the metrics in `also`."""
   wanted = '|'.join(['loss', 'accuracy', 'bits', 'rtd', *map(re.escape, also)])
@@ -369,9 +364,10 @@ def _targets(workdir, out, branch, every) -> dict:
   return {**steps, hub.MAIN: (workdir, out / hub.MAIN)}
 
 
-def main(_):
-  name, _, branch = (_PUSH.value or '').partition('@')
-  targets = _targets(_WORKDIR.value, storage.path(_OUT.value), branch, _EVERY.value)
+def main(asked):
+  name, _, branch = (asked.push or '').partition('@')
+  every = asked.all_checkpoints
+  targets = _targets(asked.workdir, storage.path(asked.out), branch, every)
   if name and (missing := verify.missing_packages()):
     raise errors.UserError(
       f'--push needs {" and ".join(missing)}, since only a verified export is pushed: '
@@ -379,7 +375,7 @@ def main(_):
     )
   repository = hub.Repository(name) if name else None
   for branch, (_, out) in list(targets.items()):
-    if _EVERY.value and repository and out.exists() and repository.has(branch):
+    if every and repository and out.exists() and repository.has(branch):
       print(f'{name}@{branch}: pushed before')  # its folder comes last
       del targets[branch]
       continue
@@ -388,30 +384,25 @@ def main(_):
       repository.check_free(branch)
   for branch, (address, out) in targets.items():
     push = functools.partial(repository.push, branch) if repository else None
-    export(address, out, _ARCHITECTURE.value, push)
+    export(address, out, asked.architecture, push)
     if repository:
       print(f'{name}@{branch}: pushed')
 
 
 if __name__ == '__main__':
-  _WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'Run to export: W (newest checkpoint), W@STEP or W@best.', required=True
+  cli.required(
+    workdir='Run to export: W (newest checkpoint), W@STEP or W@best.',
+    out='Directory to make; must be absent or empty.',
   )
-  _OUT = flags.DEFINE_string(
-    'out', None, 'Directory to make; must be absent or empty.', required=True
+  cli.texts(
+    architecture='Class of Hugging Face, in place of config.hf: '
+    f'{", ".join(architectures.ARCHITECTURES)}, or package.module:NAME for an Architecture of your '
+    'own.',
+    push='OWNER/NAME[@BRANCH] of the Hugging Face hub; a new repository is private.',
   )
-  _ARCHITECTURE = flags.DEFINE_string(
-    'architecture',
-    None,
-    f'Class of Hugging Face, in place of config.hf: {", ".join(architectures.ARCHITECTURES)}, or '
-    'package.module:NAME for an Architecture of your own.',
-  )
-  _EVERY = flags.DEFINE_bool(
+  flags.DEFINE_bool(
     'all_checkpoints',
     False,
     'Every kept checkpoint in a folder of --out (and a branch) step-STEP, and --workdir in main.',
-  )
-  _PUSH = flags.DEFINE_string(
-    'push', None, 'OWNER/NAME[@BRANCH] of the Hugging Face hub; a new repository is private.'
   )
   cli.run(main)

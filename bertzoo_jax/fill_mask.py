@@ -77,17 +77,14 @@ def table(text: str, filled: list[list[tuple[str, float]]]) -> str:
   return '\n'.join([text, *lines])
 
 
-def main(_):
-  print(table(_TEXT.value, fill(_MODEL.value, _TEXT.value, _TOP.value)))
+def main(asked):
+  print(table(asked.text, fill(asked.model, asked.text, asked.top)))
 
 
 if __name__ == '__main__':
-  _MODEL = flags.DEFINE_string('model', None, 'Hugging Face directory.', required=True)
-  _TEXT = flags.DEFINE_string(
-    'text',
-    None,
-    "A text with one or more masks, written [MASK] or as the model's own mask token.",
-    required=True,
+  cli.required(
+    model='Hugging Face directory.',
+    text="A text with one or more masks, written [MASK] or as the model's own mask token.",
   )
-  _TOP = flags.DEFINE_integer('top', 5, 'Guesses shown for each mask.', lower_bound=1)
+  flags.DEFINE_integer('top', 5, 'Guesses shown for each mask.', lower_bound=1)
   cli.run(main)

@@ -44,27 +44,23 @@ def predict(
   return len(lines)
 
 
-def main(_):
-  columns = tuple(name.strip() for name in _COLUMNS.value)
-  asked = dict(columns=columns, header=_HEADER.value, batch_size=_BATCH.value, dtype=_DTYPE.value)
-  count = predict(_MODEL.value, _FILE.value, _OUT.value, **asked)
-  print(f'{count:,} predictions are in {_OUT.value}')
+def main(asked):
+  columns = tuple(name.strip() for name in asked.columns)
+  more = dict(columns=columns, header=asked.header, batch_size=asked.batch, dtype=asked.dtype)
+  count = predict(asked.model, asked.file, asked.out, **more)
+  print(f'{count:,} predictions are in {asked.out}')
 
 
 if __name__ == '__main__':
-  _MODEL = flags.DEFINE_string(
-    'model', None, 'Fine-tuned network: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME.', required=True
+  cli.required(
+    model='Fine-tuned network: W, W@STEP, W@best, hf:DIR or hf:OWNER/NAME.',
+    file='File to predict.',
+    out='File *.jsonl or *.tsv to write; an existing one is refused.',
   )
-  _FILE = flags.DEFINE_string('file', None, 'File to predict.', required=True)
-  _OUT = flags.DEFINE_string(
-    'out', None, 'File *.jsonl or *.tsv to write; an existing one is refused.', required=True
-  )
-  _COLUMNS = flags.DEFINE_list(
+  flags.DEFINE_list(
     'columns', [], 'Columns of the texts, in the order of the task. Default: as in the run.'
   )
-  _HEADER = flags.DEFINE_boolean('header', True, 'Whether a table begins with names of columns.')
-  _BATCH = flags.DEFINE_integer(
-    'batch', 32, 'Rows that go through the network together.', lower_bound=1
-  )
-  _DTYPE = flags.DEFINE_string('dtype', 'float32', 'Of matrix products: float32 or bfloat16.')
+  flags.DEFINE_boolean('header', True, 'Whether a table begins with names of columns.')
+  flags.DEFINE_integer('batch', 32, 'Rows that go through the network together.', lower_bound=1)
+  flags.DEFINE_string('dtype', 'float32', 'Of matrix products: float32 or bfloat16.')
   cli.run(main)

@@ -103,9 +103,8 @@ def prepare(
     add: pieces that the tokenizer gets in addition: a number (those that save most tokens on the
       text), or a file of words, one per line (tokenizers/growth.py).
 
-  Raises:
-    UserError: a mistake that the user can correct; nothing is overwritten.
-    OSError: a disk that is full or fails; `explained_errors` has the message.
+  Raises UserError: a mistake that the user can correct; nothing is overwritten; OSError: a disk
+  that is full or fails; `explained_errors` has the message.
   """
   out = storage.path(out)
   plan, text, loaded = _begin(config, source, out, tokenizer, say, files, filters, add)
@@ -396,10 +395,10 @@ def _shards(out, plan, how, text, workers, say):
 def _manifest(out, plan, config, dropped, records, repeated) -> dict:
   meta = storage.read_json(out / 'tokenizer' / 'bertzoo.json')
   tokenizer = tokenizers.load(out / 'tokenizer')
-  unigrams = sum(
-    (_part(out, i, 'unigrams') for i in range(len(records))),
-    np.zeros(tokenizer.vocab_size, np.int64),
-  )
+  unigrams = np.zeros(tokenizer.vocab_size, np.int64)
+  for i in range(len(records)):
+    with (out / shards.PARTS / f'{i:05d}.unigrams.npy').open('rb') as f:
+      unigrams += np.load(f, allow_pickle=False)
   splits = {name: _split(name, records) for name in corpus.SPLITS}
   if not splits['train']['tokens']:
     if splits['held_out']['tokens']:
@@ -440,11 +439,6 @@ def _similar(out, config, file, say) -> dict | None:
   return table and similar_lib.save(out / 'similar', table)
 
 
-def _part(out, index, kind):
-  with (out / shards.PARTS / f'{index:05d}.{kind}.npy').open('rb') as f:
-    return np.load(f, allow_pickle=False)
-
-
 def _split(name, records) -> dict:
   mine = [r['splits'][name] for r in records if name in r['splits']]
   return {
@@ -477,85 +471,66 @@ def explained_errors(out):
     ) from e
 
 
-def main(_):
-  with explained_errors(_OUT.value):
+def main(asked):
+  with explained_errors(asked.out):
     say = lambda text: print(text, flush=True)
-    args = _CONFIG.value, _SOURCE.value, _OUT.value, _TOKENIZER.value
-    filters = Filters(tuple(_WHERE.value), tuple(_EXCLUDE.value))
-    if _ONLY.value:
-      tokenizer_alone(*args, say, filters, _ADD.value)
+    args = asked.config, asked.source, asked.out, asked.tokenizer
+    filters = Filters(tuple(asked.where), tuple(asked.exclude))
+    if asked.only:
+      tokenizer_alone(*args, say, filters, asked.add)
       return
     prepare(
       *args,
-      _WORKERS.value,
+      asked.workers,
       say,
-      files=Files(_PHRASES.value, _ENTITIES.value, _SIMILAR.value),
+      files=Files(asked.phrases, asked.entities, asked.similar),
       filters=filters,
-      beam_args=shlex.split(_BEAM_ARGS.value) if _RUNNER.value == 'beam' else None,
-      about=dict(language=_LANGUAGE.value, license=_LICENSE.value),
-      add=_ADD.value,
+      beam_args=shlex.split(asked.beam_args) if asked.runner == 'beam' else None,
+      about=dict(language=asked.language, license=asked.license),
+      add=asked.add,
     )
 
 
 if __name__ == '__main__':
-  _CONFIG = cli.define_config()
-  _SOURCE = flags.DEFINE_multi_string(
+  cli.define_config()
+  flags.DEFINE_multi_string(
     'source',
     None,
     'PATTERN[#text_key | #file | #wrapped], tfds:NAME[#text_key] or '
     'hf:NAME[/CONFIG][@REVISION][:SPLIT][#text_key]; may be repeated.',
     required=True,
   )
-  _OUT = flags.DEFINE_string('out', None, 'Folder of the corpus, local or gs://.', required=True)
-  _TOKENIZER = flags.DEFINE_string(
-    'tokenizer',
-    None,
-    'Published vocabulary files, a folder of them, or hf:DIR; without it one is trained.',
+  cli.required(out='Folder of the corpus, local or gs://.')
+  cli.texts(
+    tokenizer='Published vocabulary files, a folder of them, or hf:DIR; without it one is trained.',
+    add='Pieces that --tokenizer gets in addition: a number (those that save most tokens on the '
+    'text), or a file of words, one per line.',
+    phrases='Lexicon of phrases, one entry per line, for config.corpus.phrases=lexicon.',
+    entities='Lexicon of entities, one entry per line, for config.corpus.entities=lexicon.',
+    similar='Word vectors or a thesaurus, for config.corpus.similar=vectors or thesaurus.',
+    language='Language of the text for model cards, by its code: et, or en,de. Nothing is derived '
+    'from it.',
+    license='Licence of the text for model cards, such as cc-by-sa-4.0.',
   )
-  _ADD = flags.DEFINE_string(
-    'add',
-    None,
-    'Pieces that --tokenizer gets in addition: a number (those that save most tokens on the text), '
-    'or a file of words, one per line.',
-  )
-  _PHRASES = flags.DEFINE_string(
-    'phrases', None, 'Lexicon of phrases, one entry per line, for config.corpus.phrases=lexicon.'
-  )
-  _ENTITIES = flags.DEFINE_string(
-    'entities', None, 'Lexicon of entities, one entry per line, for config.corpus.entities=lexicon.'
-  )
-  _SIMILAR = flags.DEFINE_string(
-    'similar', None, 'Word vectors or a thesaurus, for config.corpus.similar=vectors or thesaurus.'
-  )
-  _WHERE = flags.DEFINE_multi_string(
+  flags.DEFINE_multi_string(
     'where', [], 'key=value that a record (JSON, parquet, tfds) must have; may be repeated.'
   )
-  _EXCLUDE = flags.DEFINE_multi_string(
+  flags.DEFINE_multi_string(
     'exclude', [], 'Leave out the documents and longer paragraphs of this source; may be repeated.'
   )
-  _ONLY = flags.DEFINE_enum(
+  flags.DEFINE_enum(
     'only', None, ['tokenizer'], 'Stop after this step: the tokenizer alone is written to --out.'
   )
-  _RUNNER = flags.DEFINE_enum(
+  flags.DEFINE_enum(
     'runner',
     'local',
     ['local', 'beam'],
     'Where shards are made: by processes of this machine, or by Apache Beam.',
   )
-  _BEAM_ARGS = flags.DEFINE_string(
+  flags.DEFINE_string(
     'beam_args',
     '',
     "Options of Beam in one string, such as '--runner=DataflowRunner --project=P …'.",
   )
-  _LANGUAGE = flags.DEFINE_string(
-    'language',
-    None,
-    'Language of the text for model cards, by its code: et, or en,de. Nothing is derived from it.',
-  )
-  _LICENSE = flags.DEFINE_string(
-    'license', None, 'Licence of the text for model cards, such as cc-by-sa-4.0.'
-  )
-  _WORKERS = flags.DEFINE_integer(
-    'workers', None, 'Processes; one per core if not given.', lower_bound=1
-  )
+  flags.DEFINE_integer('workers', None, 'Processes; one per core if not given.', lower_bound=1)
   cli.run(main)

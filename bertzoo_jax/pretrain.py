@@ -162,52 +162,38 @@ def _report(result, entropy, workdir) -> None:
     )
 
 
-def main(_):
-  pretrain(
-    _CONFIG.value,
-    _WORKDIR.value,
-    corpus=_CORPUS.value,
-    cache_dir=_CACHE_DIR.value,
-    init=_INIT.value,
-    resume_moments=_RESUME_MOMENTS.value,
-    init_layers=_INIT_LAYERS.value,
-    vocabulary=_VOCABULARY.value,
-    positions=_POSITIONS.value,
-  )
+def main(asked):
+  pretrain(**vars(asked))
 
 
 if __name__ == '__main__':
-  _CONFIG = cli.define_config()
-  _CORPUS = flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP, required=True)
-  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, cli.CACHE_DIR_HELP)
-  _WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'Folder of the run, local or gs://.', required=True
+  cli.define_config()
+  flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP, required=True)
+  cli.required(workdir='Folder of the run, local or gs://.')
+  cli.texts(
+    cache_dir=cli.CACHE_DIR_HELP,
+    init='Weights to begin with: WORKDIR[@STEP|@best|@ema|@average:K], hf:DIR or hf:ID[@revision]; '
+    'two by comma for a discriminator and its generator. Optimizer and step are fresh.',
   )
-  _INIT = flags.DEFINE_string(
-    'init',
-    None,
-    'Weights to begin with: WORKDIR[@STEP|@best|@ema|@average:K], hf:DIR or hf:ID[@revision]; two '
-    'by comma for a discriminator and its generator. Optimizer and step are fresh.',
-  )
-  _RESUME_MOMENTS = flags.DEFINE_bool(
+  flags.DEFINE_bool(
     'resume_moments',
     False,
     "Resumes --init WORKDIR[@STEP] at its step with its optimizer's moments: phases, schedule and "
     'batches count from its start.',
   )
-  _INIT_LAYERS = flags.DEFINE_string(
+  flags.DEFINE_string(
     'init_layers',
     '',
     'Layers of --init that make a shallower network: first:N, every:K, or numbers from 0 by comma.',
   )
-  _VOCABULARY = flags.DEFINE_enum(
+  flags.DEFINE_enum(
     'vocabulary',
     'same',
     ['same', 'carry'],
     'Vocabulary of --init: same (as that of the corpus), or carry (another one: each piece of the '
     'corpus takes the row of the same old piece, else the mean row of its old tokens).',
   )
-  _POSITIONS = flags.DEFINE_enum(
+  flags.DEFINE_enum(
     'positions',
     'copied',
     ['copied', 'interpolated'],

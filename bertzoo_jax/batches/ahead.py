@@ -38,11 +38,9 @@ def driver() -> str:
 def iterate(batch, features, first_step, end_step, threads=None):
   """Yields batch(first_step) … batch(end_step − 1).
 
-  Args:
-    batch: step → {name: array}; called in several threads. Its error is raised in place of the
-      batch.
-    features: {name: (shape, dtype)} of the arrays that `batch` returns.
-    threads: number of threads; None: one per core, at most _MOST_THREADS.
+  batch: step → {name: array}; called in several threads. Its error is raised in place of the batch.
+  features: {name: (shape, dtype)} of the arrays that `batch` returns. threads: number of threads;
+  None: one per core, at most _MOST_THREADS.
   """
   threads = threads or min(_MOST_THREADS, os.cpu_count() or 1)
   drive = {'tf.data': _by_tf_data, 'threads': _by_threads}[driver()]

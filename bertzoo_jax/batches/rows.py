@@ -102,8 +102,7 @@ def walk(size, successors, end=False):
   size: number of items; the chain visits some of them. successors: (first, last) -> next(i) for
   each i of first … last − 1; next(i) > i.
 
-  Returns:
-    int32 (int64 where `size` needs it) [N] or [N+1].
+  Returns int32 (int64 where `size` needs it) [N] or [N+1].
   """
   dtype = np.int32 if size < 2**31 - 1 else np.int64
   parts, place = [], 0
@@ -132,17 +131,13 @@ def ragged(first, count):
 def assemble(spans, num_rows, length, gather, special, packed, gather_units=None):
   """The arrays of a batch before masking.
 
-  Args:
-    spans: Spans of `num_rows` rows, each of at most `length` tokens.
-    gather: (positions int64 [B, L]) -> tokens int32 [B, L]; called once. Positions of a row are
-      close together.
-    special: {'pad' | 'cls' | 'sep': id}.
-    packed: whether positions restart at every leading classifier.
-    gather_units: (positions, tokens [B, L]) -> marks int32 [B, L] (words/word_marks.py), or None.
+  spans: Spans of `num_rows` rows, each of at most `length` tokens. gather: (positions int64 [B, L])
+  -> tokens int32 [B, L]; called once. Positions of a row are close together. special: {'pad' |
+  'cls' | 'sep': id}. packed: whether positions restart at every leading classifier. gather_units:
+  (positions, tokens [B, L]) -> marks int32 [B, L] (words/word_marks.py), or None.
 
-  Returns:
-    {'input_ids', 'token_type_ids', 'segment_ids' (, 'position_ids', 'units')}: int32 [B, L],
-    {'pair_labels'}: int32 [B].
+  Returns {'input_ids', 'token_type_ids', 'segment_ids' (, 'position_ids', 'units')}: int32 [B, L],
+  {'pair_labels'}: int32 [B].
   """
   shape = (num_rows, length)
   size = spans.leading + spans.length + spans.trailing

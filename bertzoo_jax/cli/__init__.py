@@ -38,19 +38,33 @@ _STORAGE_LIBRARIES = (
 _CONFIG = types.SimpleNamespace(value=None, fields=(), also_tasks=True)
 
 
+# The flags that these functions define are those of the module that calls them: see `_help`.
+flags.disclaim_key_flags()
+
+
+def texts(**helps: str) -> None:
+  """Defines a flag of text, None if it is not given, for each {name: help}."""
+  for name, text in helps.items():
+    flags.DEFINE_string(name, None, text)
+
+
+def required(**helps: str) -> None:
+  """As `texts`, for flags that must be given."""
+  for name, text in helps.items():
+    flags.DEFINE_string(name, None, text, required=True)
+
+
 def define_config(
-  required: bool = True,
   fields: tuple[str, ...] = ranges.EXPERIMENT_FIELDS,
   also_tasks: bool = False,
   help: str = 'Experiment: configs/FILE.py:SIZE[,section=part,…], then --config.section.key=value.',
 ) -> types.SimpleNamespace:
-  """Defines --config FILE:ARGUMENT and --config.section.key=value; `value` is the locked config, or
-  None without one.
+  """Defines --config FILE:ARGUMENT and --config.section.key=value; `value` is the locked config.
 
   fields: those that the config must have. also_tasks: whether it may be a fine-tuning. help: text
     for --help.
   """
-  flags.DEFINE_string('config', None, help, required=required)
+  required(config=help)
   _CONFIG.fields, _CONFIG.also_tasks = fields, also_tasks
   return _CONFIG
 
@@ -64,8 +78,8 @@ def quiet_tensorflow():
 
 
 def run(main, on_exit=None, on_error=None):
-  """Runs `main(argv)` under absl; a UserError, a wrong flag or storage that fails ends with one
-  sentence on stderr and an exit code.
+  """Runs `main(asked)` under absl, with the flags of the command by name, and the locked config. A
+  UserError, a wrong flag or storage that fails ends with one sentence on stderr and an exit code.
 
   on_exit: code → ends the process, also after an error without a sentence; sys.exit if None.
   on_error: is called with the sentence.
@@ -81,13 +95,17 @@ def run(main, on_exit=None, on_error=None):
   # warnings are for the user, and need no place in the code
   warnings.formatwarning = lambda message, *_, **__: f'note: {message}\n'
   flags.DEFINE_bool(trust.FLAG, False, trust.HELP)
-  flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[trust.FLAG])
-  if 'config' in flags.FLAGS:  # --help lists the flags of the main program only
-    flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS['config'])
   app.run(
-    lambda argv: _guard(main, argv, on_exit, on_error),
+    lambda _: _guard(main, _asked(), on_exit, on_error),
     flags_parser=lambda argv: _guard(_parse, argv, on_error=on_error),
   )
+
+
+def _asked() -> types.SimpleNamespace:
+  """The flags of the main program, with the config in place of its address."""
+  own_flags = flags.FLAGS.get_key_flags_for_module(sys.argv[0])
+  values = {flag.name: flag.value for flag in own_flags if flag.name != trust.FLAG}
+  return types.SimpleNamespace(**values | ({'config': _CONFIG.value} if 'config' in values else {}))
 
 
 def exit_process(code: int) -> None:
@@ -222,9 +240,9 @@ def _unknown_flag(name: str) -> str:
   return f'--{name} is no flag: --help lists the flags.{fields}'
 
 
-def _guard(f, argv, on_exit=None, on_error=None):
+def _guard(f, argument, on_exit=None, on_error=None):
   try:
-    return f(argv)
+    return f(argument)
   except (Exception, KeyboardInterrupt) as e:
     code, sentence = _ending(e)
     if sentence is None and on_exit is None:

@@ -11,8 +11,6 @@ _UNITS = {'': 1, 'k': 10**3, 'M': 10**6, 'G': 10**9}
 
 
 class Reading(NamedTuple):
-  """The reading of one corpus."""
-
   name: str  # name of the corpus; '' for a single one
   rows: int  # number of rows read
   per_epoch: int  # rows of an epoch

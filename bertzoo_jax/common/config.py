@@ -142,7 +142,6 @@ def _override(config, key: str, value, index: int) -> None:
 
 
 def total_steps(config) -> int:
-  """Steps of the whole run."""
   return sum(steps for steps, _ in config.phases)
 
 

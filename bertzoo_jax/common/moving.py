@@ -17,8 +17,6 @@ _SHAPES = {'linear': lambda x, cos: x, 'cosine': lambda x, cos: (1.0 - cos(math.
 
 
 class Move(NamedTuple):
-  """How one number moves, see the module's docstring."""
-
   field: str
   start: float
   end: float

@@ -24,9 +24,8 @@ def run(text: texts.Text, chunk_bytes: int, out, how: shards.How, options: list[
 
   Raises UserError: Beam is not installed, does not know an option, or the pipeline failed.
 
-  Returns:
-    (reader of the launching machine, with the counts of dropped text; records in the order of
-    chunks).
+  Returns (reader of the launching machine, with the counts of dropped text; records in the order of
+  chunks).
   """
   with errors.needing('--runner=beam needs Apache Beam', 'beam'):
     import apache_beam as beam

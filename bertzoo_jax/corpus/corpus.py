@@ -303,15 +303,11 @@ def write_shard(
 ) -> dict:
   """Writes one shard, each file whole or not at all.
 
-  Args:
-    folder: CORPUS/train or CORPUS/held_out; it exists.
-    name: name of the shard, '00000'.
-    tokens: int [T]; sentences: [S+1] token offsets; documents: [D+1] sentence offsets.
-    vocab_size: V.
-    units: uint8 [T] marks of the tokens, in a corpus that has them.
+  folder: CORPUS/train or CORPUS/held_out; it exists. name: name of the shard, '00000'. tokens: int
+  [T]; sentences: [S+1] token offsets; documents: [D+1] sentence offsets. vocab_size: V. units:
+  uint8 [T] marks of the tokens, in a corpus that has them.
 
-  Returns:
-    The shard's entry in the manifest: name, tokens, sentences, documents, sha256 {file: hex}.
+  Returns the shard's entry in the manifest: name, tokens, sentences, documents, sha256 {file: hex}.
 
   Raises ValueError: an id outside the vocabulary (a uint16 would wrap silently), or offsets that do
   not fit.

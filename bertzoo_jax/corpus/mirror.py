@@ -22,15 +22,12 @@ def local(address, cache_dir, say=print):
   and match are kept, so an interrupted mirror continues. The manifest is written last: a mirror
   that has one is complete.
 
-  Args:
-    address: corpus folder, local or gs://.
-    cache_dir: local folder for mirrors, or None.
-    say: prints a line.
+  address: corpus folder, local or gs://. cache_dir: local folder for mirrors, or None. say: prints
+  a line.
 
-  Raises:
-    UserError: no cache_dir for a remote corpus, too little space, a file that does not match the
-      manifest, or a name in it that leads out of the corpus.
-    TransientError: the object store does not answer.
+  Raises UserError: no cache_dir for a remote corpus, too little space, a file that does not match
+  the manifest, or a name in it that leads out of the corpus; TransientError: the object store does
+  not answer.
   """
   address = storage.path(address)
   if not storage.is_remote(address):

@@ -17,11 +17,9 @@ _SETTING = '--config.tokenizer.'
 def summarize(records, dropped, repeated, unigrams) -> dict:
   """The data report over both splits.
 
-  Args:
-    records: records of the shards, as shards.write returns them.
-    dropped: {reason: {count, bytes, first}} of a reader.
-    repeated: number of documents, and of longer paragraphs, that repeat earlier ones.
-    unigrams: int64 [V], count of each piece in train.
+  records: records of the shards, as shards.write returns them. dropped: {reason: {count, bytes,
+  first}} of a reader. repeated: number of documents, and of longer paragraphs, that repeat earlier
+  ones. unigrams: int64 [V], count of each piece in train.
   """
   parts = [s for r in records for s in r['splits'].values()]
   totals = {
@@ -115,7 +113,6 @@ def empty(dropped) -> errors.UserError:
 
 
 def describe(manifest: dict, where: str) -> str:
-  """The data report as text."""
   report, splits = manifest['report'], manifest['splits']
   lines = [
     f'Corpus {where}: {manifest["tokenizer"]["name"]}, {manifest["vocab_size"]:,} pieces, hash '

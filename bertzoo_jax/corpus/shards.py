@@ -36,8 +36,6 @@ _TEXTS, _CHARACTERS = 4096, 1 << 19  # tokenised in one call, approximately
 
 
 class Begin(NamedTuple):
-  """The begin of a chunk."""
-
   index: int = 0  # number of the chunk
   document: int = 0  # number of its first document
   file: duplicates.Start = duplicates.BEGINNING  # where the file of that document starts
@@ -268,12 +266,10 @@ def run(chunks, out, tokenizer_folder, how: How, workers: int):
   Workers are spawned when there is work for them. Each has its own pipe: when this process is
   killed the pipe closes, and the worker ends.
 
-  Yields:
-    (chunk index, chunk end, record) in order of completion.
+  Yields (chunk index, chunk end, record) in order of completion.
 
-  Raises:
-    UserError: a worker was killed or failed; it names the chunk.
-    OSError: a worker could not write.
+  Raises UserError: a worker was killed or failed; it names the chunk; OSError: a worker could not
+  write.
   """
   context = multiprocessing.get_context('spawn')
   os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # one process per core; read by the workers

@@ -82,168 +82,138 @@ from bertzoo_jax.corpus import opening
 from bertzoo_jax.runs import workdir as workdirs
 
 
-def main(_):
+def main(asked):
   from bertzoo_jax.evaluate import gaps  # with jax: --help does not wait for it
   from bertzoo_jax.evaluate import scores
 
-  modes = (_CORPUS.value, _MINIMAL_PAIRS.value, _SIMILARITY.value, _RETRIEVAL.value)
+  modes = (asked.corpus, asked.minimal_pairs, asked.similarity, asked.retrieval)
   if sum(mode is not None for mode in modes) != 1:
     raise errors.UserError(
       'Give --corpus (held-out text), --minimal_pairs (pairs of sentences), --similarity (texts '
       'with scores) or --retrieval (queries and documents), one of them.'
     )
-  if _GAPS.value and len(_CORPUS.value or ()) != 1:
+  if asked.gaps and len(asked.corpus or ()) != 1:
     raise errors.UserError('--gaps shows gaps in held-out text: give one --corpus.')
-  if not _GAPS.value and (_DRAW.value or _TOP.value or _REQUIRE.value is not None):
+  if not asked.gaps and (asked.draw or asked.top or asked.require is not None):
     raise errors.UserError('--draw, --top and --require need --gaps: give --gaps=10 too.')
-  if _SCORE_BY.value and not _MINIMAL_PAIRS.value:
+  if asked.score_by and not asked.minimal_pairs:
     raise errors.UserError('--score_by needs pairs: give --minimal_pairs too.')
-  if _COLUMNS.value and _SIMILARITY.value is None:
+  if asked.columns and asked.similarity is None:
     raise errors.UserError('--columns needs a table: give --similarity too.')
-  if _JSON.value:
-    storage.check_new(_JSON.value)
+  if asked.json:
+    storage.check_new(asked.json)
   ways = (_on_text, _on_pairs, _on_vectors, _on_vectors)
   way = next(way for way, mode in zip(ways, modes) if mode is not None)
-  result, text = _on_gaps() if _GAPS.value else way()
+  result, text = (_on_gaps if asked.gaps else way)(asked)
   print(text, flush=True)
-  if _JSON.value:
-    storage.write_text(_JSON.value, scores.to_json(result))
-  if _REQUIRE.value is not None:
-    gaps.check(result, _REQUIRE.value)
+  if asked.json:
+    storage.write_text(asked.json, scores.to_json(result))
+  if asked.require is not None:
+    gaps.check(result, asked.require)
 
 
-def _on_text():
+def _on_text(asked):
   """(Scores on held-out text, the lines to print)."""
   from bertzoo_jax.evaluate import held_out
   from bertzoo_jax.evaluate import scores
   from bertzoo_jax.runs import checkpoint
 
-  names, results, texts = opening.names(_CORPUS.value), [], []
-  workdir = checkpoint.parse_address(_WORKDIR.value)[0]
-  for path in _CORPUS.value[1:]:  # scoring takes minutes: all are checked before the first
-    held_out.corpus_of(workdir, workdirs.run_config(workdir), path, _CACHE_DIR.value)
-  for name, path in zip(names, _CORPUS.value):
-    results.append(
-      scores.evaluate(
-        _WORKDIR.value,
-        path,
-        batches=_BATCHES.value,
-        cache_dir=_CACHE_DIR.value,
-        masking_of=_MASKING_OF.value,
-      )
-    )
+  names, results, texts = opening.names(asked.corpus), [], []
+  workdir = checkpoint.parse_address(asked.workdir)[0]
+  for path in asked.corpus[1:]:  # scoring takes minutes: all are checked before the first
+    held_out.corpus_of(workdir, workdirs.run_config(workdir), path, asked.cache_dir)
+  more = {name: getattr(asked, name) for name in ('batches', 'cache_dir', 'masking_of')}
+  for name, path in zip(names, asked.corpus):
+    results.append(scores.evaluate(asked.workdir, path, **more))
     head = f'{results[-1].workdir} at step {results[-1].step:,} on held-out text of the corpus'
     suffix = f' ({name})' if len(names) > 1 else ''
     texts.append(f'{head} {results[-1].corpus[:12]}{suffix}\n{scores.table(results[-1])}')
   return results[0] if len(results) == 1 else dict(zip(names, results)), '\n'.join(texts)
 
 
-def _on_gaps():
+def _on_gaps(asked):
   """(Gaps and counts, the lines to print)."""
   from bertzoo_jax.evaluate import gaps
 
-  report = gaps.find(
-    _WORKDIR.value,
-    _CORPUS.value[0],
-    gaps=_GAPS.value,
-    draw=_DRAW.value,
-    top=_TOP.value,
-    batches=_BATCHES.value,
-    cache_dir=_CACHE_DIR.value,
-  )
+  fields = ('gaps', 'draw', 'top', 'batches', 'cache_dir')
+  more = {name: getattr(asked, name) for name in fields}
+  report = gaps.find(asked.workdir, asked.corpus[0], **more)
   return report, gaps.screen(report)
 
 
-def _on_pairs():
+def _on_pairs(asked):
   """(Scores on pairs of sentences, the lines to print)."""
   from bertzoo_jax.evaluate import minimal_pairs
 
-  by = _SCORE_BY.value and _SCORE_BY.value.replace('_', ' ')
-  how = dict(group_by=_GROUP_BY.value, by=by)
-  result = minimal_pairs.evaluate(_WORKDIR.value, _MINIMAL_PAIRS.value, **how)
+  by = asked.score_by and asked.score_by.replace('_', ' ')
+  how = dict(group_by=asked.group_by, by=by)
+  result = minimal_pairs.evaluate(asked.workdir, asked.minimal_pairs, **how)
   network = f'{result.network} of ' if result.network else ''
   step = '' if result.step is None else f' at step {result.step:,}'
-  head = f'{network}{result.address}{step} on {_MINIMAL_PAIRS.value}, tokens: {result.how}'
+  head = f'{network}{result.address}{step} on {asked.minimal_pairs}, tokens: {result.how}'
   return result, f'{head}\n{minimal_pairs.table(result)}'
 
 
-def _on_vectors():
+def _on_vectors(asked):
   """(Scores of vectors of texts, the lines to print)."""
   from bertzoo_jax.evaluate import vectors
 
-  if _RETRIEVAL.value is not None:
-    result = vectors.retrieval(_WORKDIR.value, _RETRIEVAL.value)
+  if asked.retrieval is not None:
+    result = vectors.retrieval(asked.workdir, asked.retrieval)
   else:
-    columns = _COLUMNS.value or vectors.COLUMNS
-    result = vectors.similarity(_WORKDIR.value, _SIMILARITY.value, columns)
+    columns = asked.columns or vectors.COLUMNS
+    result = vectors.similarity(asked.workdir, asked.similarity, columns)
   return result, vectors.table(result)
 
 
 if __name__ == '__main__':
-  _WORKDIR = flags.DEFINE_string(
-    'workdir',
-    None,
-    'Run to score: W (newest checkpoint), W@STEP or W@best. Without --corpus also hf:DIR or '
-    'hf:OWNER/NAME.',
-    required=True,
+  cli.required(
+    workdir='Run to score: W (newest checkpoint), W@STEP or W@best. Without --corpus also hf:DIR '
+    'or hf:OWNER/NAME.'
   )
-  _CORPUS = flags.DEFINE_multi_string(
+  flags.DEFINE_multi_string(
     'corpus',
     None,
     "Corpus with the run's tokenizer and held-out text, local or gs://. Several are scored one by "
     'one.',
   )
-  _MINIMAL_PAIRS = flags.DEFINE_string(
-    'minimal_pairs',
-    None,
-    'Pairs of sentences: FILE.jsonl with sentence_good and sentence_bad (as BLiMP has them), '
-    'FILE.tsv with two columns, the good sentence first, or a folder of such files.',
-  )
-  _SIMILARITY = flags.DEFINE_string(
-    'similarity', None, 'Table of two texts and a score per row: tsv, csv, jsonl, json or parquet.'
-  )
-  _COLUMNS = flags.DEFINE_string(
-    'columns',
-    None,
-    'With --similarity: the columns of the two texts and of the score. Default: text_a or '
+  cli.texts(
+    minimal_pairs='Pairs of sentences: FILE.jsonl with sentence_good and sentence_bad (as BLiMP '
+    'has them), FILE.tsv with two columns, the good sentence first, or a folder of such files.',
+    similarity='Table of two texts and a score per row: tsv, csv, jsonl, json or parquet.',
+    columns='With --similarity: the columns of the two texts and of the score. Default: text_a or '
     'sentence1, text_b or sentence2, score or label.',
+    retrieval='Folder with corpus.jsonl, queries.jsonl and qrels/test.tsv.',
+    masking_of='Workdir of another run: the mlm rows take its masking.',
+    cache_dir=cli.CACHE_DIR_HELP,
+    json='File to write the scores to; an existing one is refused.',
   )
-  _RETRIEVAL = flags.DEFINE_string(
-    'retrieval', None, 'Folder with corpus.jsonl, queries.jsonl and qrels/test.tsv.'
-  )
-  _GROUP_BY = flags.DEFINE_string(
+  flags.DEFINE_string(
     'group_by', '', 'Field of the pairs to group by. Default: UID or field, if they have one.'
   )
-  _SCORE_BY = flags.DEFINE_enum(
+  flags.DEFINE_enum(
     'score_by',
     None,
     ['masked', 'words', 'left_to_right'],
     'How pairs are scored. Default: as the network learned to predict.',
   )
-  _BATCHES = flags.DEFINE_integer(
+  flags.DEFINE_integer(
     'batches', 50, 'Batches of config.batch_size rows per set, at most; also to fit a probe on.'
   )
-  _MASKING_OF = flags.DEFINE_string(
-    'masking_of', None, 'Workdir of another run: the mlm rows take its masking.'
-  )
-  _GAPS = flags.DEFINE_integer(
+  flags.DEFINE_integer(
     'gaps', None, 'Draw the loss, and fill at most this many gaps beside bigrams.', lower_bound=1
   )
-  _DRAW = flags.DEFINE_integer('draw', 0, 'With --gaps: the seed that draws them.', lower_bound=0)
-  _TOP = flags.DEFINE_integer(
+  flags.DEFINE_integer('draw', 0, 'With --gaps: the seed that draws them.', lower_bound=0)
+  flags.DEFINE_integer(
     'top',
     0,
     'With --gaps: K, to count how often the truth is among the K likeliest tokens. 0: off.',
     lower_bound=0,
   )
-  _REQUIRE = flags.DEFINE_float(
+  flags.DEFINE_float(
     'require',
     None,
     'With --gaps: nats. The command fails unless the loss is at least that far below the unigram '
     "entropy and the accuracy at least the bigrams'.",
-  )
-  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, cli.CACHE_DIR_HELP)
-  _JSON = flags.DEFINE_string(
-    'json', None, 'File to write the scores to; an existing one is refused.'
   )
   cli.run(main)

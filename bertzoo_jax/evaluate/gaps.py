@@ -44,8 +44,6 @@ class Gap(NamedTuple):
 
 
 class Top(NamedTuple):
-  """How often the truth is among K tokens."""
-
   count: int  # K
   predictions: int  # number of masked tokens that the row hides: those that are counted
   accuracy: float  # share whose truth is among the network's K likeliest tokens
@@ -71,10 +69,8 @@ def find(
 ) -> Report:
   """Fills the gaps and counts.
 
-  Args:
-    address, path, batches, cache_dir: see `scores.evaluate`.
-    gaps: number of gaps to draw, at most; draw: seed of the choice.
-    top: K of Report.top; 0: Report.top is None.
+  address, path, batches, cache_dir: see `scores.evaluate`. gaps: number of gaps to draw, at most;
+  draw: seed of the choice. top: K of Report.top; 0: Report.top is None.
 
   Raises UserError: see `scores.evaluate`; also for an objective that fills no masks.
   """
@@ -173,7 +169,6 @@ def _logits(encoder, params, batch, first=None):
 
 
 def screen(report: Report) -> str:
-  """The screen of a run."""
   lines = [
     f'Held-out loss per masked token, nats: {report.loss.value:.2f} at step {report.step:,}, '
     f'{_below(report)}',

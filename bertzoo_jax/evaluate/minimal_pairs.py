@@ -20,8 +20,6 @@ from bertzoo_jax.hf import tokenizer as hf_tokenizer
 
 
 class Accuracy(NamedTuple):
-  """How often the good sentence scores higher."""
-
   group: str  # '' for pairs without one, and for all pairs
   pairs: int  # how many
   accuracy: float  # share of the pairs that are right; a tie is wrong
@@ -30,8 +28,6 @@ class Accuracy(NamedTuple):
 
 
 class Result(NamedTuple):
-  """Scores of a model on minimal pairs."""
-
   address: str  # address of the weights
   step: int | None  # step of the checkpoint; None for a Hugging Face directory
   network: str  # which of two networks was scored; '' if there is only one
@@ -44,10 +40,8 @@ class Result(NamedTuple):
 def evaluate(address: str, path: str, *, group_by: str = '', by: str | None = None) -> Result:
   """Scores the pairs of a file.
 
-  Args:
-    address: W, W@STEP or W@best; hf:DIR or hf:OWNER/NAME[@REVISION].
-    path, group_by: see `pair_files.read`.
-    by: a way of `likelihoods.ways`; None for the network's default.
+  address: W, W@STEP or W@best; hf:DIR or hf:OWNER/NAME[@REVISION]. path, group_by: see
+  `pair_files.read`. by: a way of `likelihoods.ways`; None for the network's default.
 
   Raises UserError: an address without a network; a network that gives no probability of a token,
   that never saw a mask, or that did not learn this way; a sentence that is too long; a file of
@@ -162,7 +156,6 @@ def _accuracy(group, good, bad) -> Accuracy:
 
 
 def table(result: Result) -> str:
-  """The accuracies, aligned, and the notes."""
   total = result.total._replace(group='all')
   rows = result.groups if len(result.groups) > 1 or result.groups[0].group else []
   lines = [('pairs of', 'number', 'accuracy ± standard error', 'ties')]

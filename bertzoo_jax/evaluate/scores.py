@@ -34,7 +34,6 @@ class Score(NamedTuple):
   rows: str  # 'mlm', 'nsp' or 'sop'
   num_rows: int  # rows that were read
   measure: str  # 'accuracy' or 'loss'
-  # value, standard_error: value and standard error of the measure
   value: float
   standard_error: float
   count: int  # number of predictions
@@ -46,8 +45,6 @@ class Score(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-  """Scores of a run on held-out text."""
-
   workdir: str  # folder of the run
   step: int  # step of its checkpoint
   corpus: str  # hash of the text
@@ -216,7 +213,6 @@ def row_vectors(
 
 
 def table(evaluation: Evaluation) -> str:
-  """The scores, aligned, and the notes."""
   lines = [('network', 'rows', 'measure', 'value ± standard error', 'base rate', 'how')]
   for s in evaluation.scores:
     value = (

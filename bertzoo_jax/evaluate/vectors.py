@@ -113,7 +113,6 @@ def _scores(model, file, counts, scores, vectors, notes):
 
 
 def table(scores: Scores) -> str:
-  """The scores as lines for the user."""
   counts = ', '.join(f'{n:,} {name}' for name, n in scores.counts.items())
   numbers = {**scores.scores, **scores.shape}
   lines = [f'{name.replace("_", " "):16} {value:.4g}' for name, value in numbers.items()]

@@ -35,7 +35,6 @@ USUAL = {'unroll': 1, 'remat': 'none', 'dtype': 'bfloat16'}
 class Network(NamedTuple):
   """The network, objective and optimizer of a phase, on a mesh."""
 
-  # encoder, objective: as built
   encoder: Any
   objective: Objective
   shapes: Any  # shapes of the parameters, a tree of shape structs

@@ -67,12 +67,9 @@ def holding(workdir, config):
 def train(built: build.Built, start: starts.Start, state, held: Held, notice, lines, show=True):
   """Trains the remaining phases, up to the end of the run or a signal.
 
-  Args:
-    built: see build.phases.
-    start, state, lines: the start of the attempt, its state, and lines on it: see start.state.
-    held: the workdir.
-    notice: a listening Preemption.
-    show: whether to print progress.
+  built: see build.phases. start, state, lines: the start of the attempt, its state, and lines on
+  it: see start.state. held: the workdir. notice: a listening Preemption. show: whether to print
+  progress.
 
   Returns {'step', 'end', 'interrupted', 'held_out': metrics, 'flops': of the whole run}.
   Errors: see `pretrain`.

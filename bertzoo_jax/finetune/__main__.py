@@ -27,31 +27,23 @@ from absl import flags
 from bertzoo_jax import cli
 
 
-def main(_):
+def main(asked):
   from bertzoo_jax.finetune import suite  # with jax: --help does not wait for it
 
-  asked = dict(init=_INIT.value, task_dir=_TASK_DIR.value, predict=_PREDICT.value)
-  suite.finetune(_CONFIG.value, _WORKDIR.value, **asked)
+  suite.finetune(**vars(asked))
 
 
 if __name__ == '__main__':
-  _CONFIG = cli.define_config(
+  cli.define_config(
     fields=(),
     help='Fine-tuning: configs/tasks/FILE.py:TASK[,recipe=NAME], then --config.section.key=value.',
   )
-  _WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'Folder of all runs, local or gs://.', required=True
+  cli.required(
+    workdir='Folder of all runs, local or gs://.',
+    init='Pretrained weights: WORKDIR[@STEP|@best|@all], hf:DIR or hf:ID[@revision].',
   )
-  _INIT = flags.DEFINE_string(
-    'init',
-    None,
-    'Pretrained weights: WORKDIR[@STEP|@best|@all], hf:DIR or hf:ID[@revision].',
-    required=True,
-  )
-  _TASK_DIR = flags.DEFINE_string('task_dir', '.', "Folder of the tasks' files.")
-  _PREDICT = flags.DEFINE_string(
-    'predict',
-    None,
-    'A file without labels, with the columns of the task: the best run predicts it.',
+  flags.DEFINE_string('task_dir', '.', "Folder of the tasks' files.")
+  cli.texts(
+    predict='A file without labels, with the columns of the task: the best run predicts it.'
   )
   cli.run(main, cli.exit_process)

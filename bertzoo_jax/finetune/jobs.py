@@ -64,11 +64,9 @@ def run(jobs, do, slots=(None,), *, held=contextlib.nullcontext, say=print) -> b
   """Runs jobs in order, each after the one that it needs: one at a time per slot, with a thread per
   slot if there are several. Returns False if `do` stopped them.
 
-  Args:
-    do: (job, slot) → whether to go on. After a False or an error no other job is begun.
-    held: job → context in which it is done. If it raises TransientError, another job is tried
-      first.
-    say: prints a line.
+  do: (job, slot) → whether to go on. After a False or an error no other job is begun. held: job →
+  context in which it is done. If it raises TransientError, another job is tried first. say: prints
+  a line.
   """
   left, choosing, met = list(jobs), threading.Lock(), set()
   known = {(job.name, job.seed): job for job in jobs}

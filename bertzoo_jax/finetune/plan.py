@@ -90,10 +90,8 @@ def _addresses(init):
 def check(config, weights, prefix: str = 'config') -> None:
   """Raises UserError for mistakes that are known before files are read.
 
-  Args:
-    config: config of one task's fine-tuning.
-    weights: Pretrained that it begins with.
-    prefix: prefix of the config's flags.
+  config: config of one task's fine-tuning. weights: Pretrained that it begins with. prefix: prefix
+  of the config's flags.
   """
   _check(config)
   most = pretrained.encoder(weights).max_positions
@@ -107,12 +105,8 @@ def check(config, weights, prefix: str = 'config') -> None:
 def runs(name: str, config, task, weights: list, workdir) -> list[jobs.Job]:
   """The runs of a task in order: all weights, for each the whole grid, for each point all seeds.
 
-  Args:
-    name: name of the task.
-    config: config of the task's fine-tuning.
-    task: tasks.Task.
-    weights: pretrained.Pretrained of every address.
-    workdir: --workdir.
+  name: name of the task. config: config of the task's fine-tuning. task: tasks.Task. weights:
+  pretrained.Pretrained of every address. workdir: --workdir.
 
   Raises UserError: a value of the grid that its field cannot have.
   """

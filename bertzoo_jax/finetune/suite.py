@@ -29,17 +29,13 @@ def finetune(
 ) -> list[table.Line] | None:
   """Fine-tunes all tasks of a config; the lines of the table, or None if it was asked to stop.
 
-  Args:
-    config: a fine-tuning (configs/tasks/), or several as `suite`.
-    workdir: folder for all runs; one that holds runs of this config is resumed.
-    init: address of the weights.
-    task_dir: folder of the tasks' files.
-    predict: a further file without labels; the best run of each task predicts it.
-    devices: to run on; None for all.
+  config: a fine-tuning (configs/tasks/), or several as `suite`. workdir: folder for all runs; one
+  that holds runs of this config is resumed. init: address of the weights. task_dir: folder of the
+  tasks' files. predict: a further file without labels; the best run of each task predicts it.
+  devices: to run on; None for all.
 
-  Raises:
-    UserError: anything that does not fit, before anything is written.
-    TransientError, Stopped: see pretrain.
+  Raises UserError: anything that does not fit, before anything is written; TransientError, Stopped:
+  see pretrain.
   """
   distributed.join()
   if jax.process_count() > 1:
@@ -97,9 +93,11 @@ def finetune(
         if unlabelled is not None:
           _predict(predict, unlabelled, task, chosen, workdir)
       if not table_lines:
+        files = [c.source.files.train for c in suite.values() if 'files' in c.source]
+        files = dict.fromkeys(name.partition('|')[0] for name in files)
         raise errors.UserError(
           f'No task of the config has files of its own in --task_dir {task_dir}: give the folder '
-          f'that holds {", ".join(_folders(suite))}, or one with a folder for each task, '
+          f'that holds {", ".join(files)}, or one with a folder for each task, '
           f'{", ".join(tuning.name for tuning in suite.values())}.'
         )
       text = table.markdown(table_lines, majority)
@@ -158,11 +156,6 @@ def _predict(file, split, task, chosen, workdir):
   out = storage.path(workdir) / chosen.name / f'{storage.path(file).name}.predictions.jsonl'
   submission.predictions(out, task, split, outputs)
   _say(f'{len(split.source):,} predictions are in {out}')
-
-
-def _folders(suite):
-  names = (c.source.files.train for c in suite.values() if 'files' in c.source)
-  return dict.fromkeys(name.split('|')[0] for name in names)
 
 
 def _say(text):

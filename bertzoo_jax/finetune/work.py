@@ -55,17 +55,13 @@ def opened(config, task_dir: str, tokenizer, weights) -> tasks.Task:
 def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | None:
   """The results of the runs, in their order; None if the user interrupted before all were done.
 
-  Args:
-    runs: the jobs.Job of each run, all of the same task.
-    task: that task, a tasks.Task.
-    weights: {address: Pretrained}.
-    notice: runs.preemption.Preemption that handles signals.
-    devices: jax devices. Runs go one after the other on all of them, or one on each (`at_once`).
-    say: prints a line.
+  runs: the jobs.Job of each run, all of the same task. task: that task, a tasks.Task. weights:
+  {address: Pretrained}. notice: runs.preemption.Preemption that handles signals. devices: jax
+  devices. Runs go one after the other on all of them, or one on each (`at_once`). say: prints a
+  line.
 
-  Raises:
-    UserError: see `train.train`. No further run is started; those in progress save and end.
-    Stopped: all runs diverged.
+  Raises UserError: see `train.train`. No further run is started; those in progress save and end;
+  Stopped: all runs diverged.
   """
   results, finishing, alone = {}, threading.Lock(), len(runs) == 1
   slots = [[d] for d in devices] if at_once(runs, len(devices)) > 1 else [devices]

@@ -6,7 +6,6 @@ from bertzoo_jax.hf.weights import Report as Report
 from bertzoo_jax.hf.weights import flatten as flatten
 from bertzoo_jax.hf.weights import load as load
 from bertzoo_jax.hf.weights import merge as merge
-from bertzoo_jax.hf.weights import only_layers as only_layers
 from bertzoo_jax.hf.weights import unflatten as unflatten
 from bertzoo_jax.hf.weights import vocabulary_size as vocabulary_size
 from bertzoo_jax.hf.weights import without_spare_words as without_spare_words

@@ -32,27 +32,16 @@ Such a file defines five things ("ours" is this package, "theirs" is transformer
 
    If one parameter is stored as several tensors, give a tuple of names and use `parted`.
 
-   `where` selects the layers that have the tensor. If our parameter has an axis over all layers
-   nevertheless, give `without`. When a directory is read, it makes our array for a layer that lacks
-   the tensor:
-
-       Row(
-         'encoder/layers/attention_norm/scale',
-         'model.layers.{i}.attn_norm.weight',
-         where=lambda i, sizes: i > 0,
-         without=lambda sizes: np.ones(sizes.hidden_size, np.float32),
-       )
-
-   `absent` makes the tensor to write if the encoder lacks the parameter.
-   `constant` is for a tensor that transformers expects in the file and that is no parameter here:
+   A Row's further fields are for tensors that only some layers have (`where`, `without`) and for
+   parameters that the encoder may lack (`absent`). `constant` is for a tensor that transformers
+   expects in the file and that is no parameter here:
 
        constant('encoder.embed_positions.weight', sinusoids)
 
 2. `keys`: the fields of config.json, each written at export and read at --init (`hf/keys.py`).
-3. `sizes(encoder, special)`: makes the second argument of transforms. Return a `Sizes`, or any
-   object with num_heads, num_layers, blocks, num_groups, inner_group_num and whatever else your
-   rows read. `encoder` is the linen module at export; at --init it is a namespace with the fields
-   that `keys` read. `special` maps names of special tokens to ids.
+3. `sizes`: makes the second argument of transforms, a `Sizes` or any object with its first fields
+   and whatever else your rows read. `encoder` is the linen module at export; at --init it is a
+   namespace with the fields that `keys` read.
 4. `heads` and `pipeline`: text of the model card.
 5. `tokens`: how the tokenizer frames texts, if not as [CLS] A [SEP] B [SEP].
 
@@ -100,9 +89,8 @@ class Sizes(NamedTuple):
   hidden_size: int  # width of the layers
   embedding_width: int  # width of the embeddings
   position_offset: int = 0  # rows of their position table before that of the first token
-  # num_groups, inner_group_num: groups of layers that share parameters; blocks per group
-  num_groups: int = 1
-  inner_group_num: int = 1
+  num_groups: int = 1  # groups of layers that share parameters
+  inner_group_num: int = 1  # blocks per group
 
 
 class Transform(NamedTuple):

@@ -29,8 +29,6 @@ _SENTENCES = json.loads((_FOLDER / 'sentences.json').read_text(encoding='utf-8')
 
 
 class Run(NamedTuple):
-  """The subject of a card."""
-
   architecture: Architecture  # the class that the weights are for
   encoder: Any  # linen module
   sizes: Any  # result of the architecture's `sizes`

@@ -25,8 +25,6 @@ ROW, SPAN, TAG, CHOICE = 'row_head', 'span_head', 'tag_head', 'choice_head'
 
 
 class Kind(NamedTuple):
-  """A kind of classes of transformers."""
-
   ends: str  # how their names end
   task: str  # pipeline task of the Hub
   card: str  # text about the head

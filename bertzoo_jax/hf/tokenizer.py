@@ -63,14 +63,10 @@ def files(
 ) -> dict[str, str | bytes]:
   """{file name: content} of the tokenizer.
 
-  Args:
-    tokenizer: tokenizer.json.
-    special: ids by name: pad, unk, cls, sep, mask, and others that are never text.
-    shape: how texts are framed.
-    max_length: tokens the model takes; 0 for any number.
-    segments: rows of the segment table; with two, the second text is segment 1. A shape that names
-      higher segments overrides it.
-    model: the SentencePiece model, empty for the other kinds.
+  tokenizer: tokenizer.json. special: ids by name: pad, unk, cls, sep, mask, and others that are
+  never text. shape: how texts are framed. max_length: tokens the model takes; 0 for any number.
+  segments: rows of the segment table; with two, the second text is segment 1. A shape that names
+  higher segments overrides it. model: the SentencePiece model, empty for the other kinds.
   """
   segments = max([segments, *(int(n) + 1 for n in re.findall(r':(\d+)', shape.single))])
   pieces = vocabulary(tokenizer)

@@ -100,12 +100,10 @@ def as_options(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def logits(directory, a: Architecture, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
   """The reference's logits in float32, by head.
 
-  Returns:
-    'mlm' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C], 'start' and 'end' [B, L], 'tag'
-    [B, L, C] and 'choice' [B, C], those that the class has, or other heads by the names of
-    `networks.predict`; 'vectors' [B, L, D] of a class without a head.
-    'unloaded': names of the tensors that are missing from the file, or that the reference did not
-    load; may be {name: why}.
+  Returns 'mlm' [B, L, V], 'pair' [B, 2], 'replaced' [B, L], 'row' [B, C], 'start' and 'end' [B, L],
+  'tag' [B, L, C] and 'choice' [B, C], those that the class has, or other heads by the names of
+  `networks.predict`; 'vectors' [B, L, D] of a class without a head. 'unloaded': names of the
+  tensors that are missing from the file, or that the reference did not load; may be {name: why}.
   """
   if a.logits is not None:
     return a.logits(directory, batch)
@@ -205,11 +203,8 @@ def compare_logits(
 ) -> list[Comparison]:
   """Comparisons of each head, at real tokens only.
 
-  Args:
-    ours: logits by head.
-    theirs: as `logits` returns them.
-    segment_ids: [B, L]; 0 is padding.
-    unread: names of tensors that the reference may leave out.
+  ours: logits by head. theirs: as `logits` returns them. segment_ids: [B, L]; 0 is padding. unread:
+  names of tensors that the reference may leave out.
   """
   unloaded = theirs.get('unloaded', ['the reference does not say'])
   allowed = [name for name in unloaded if name in unread]
@@ -258,11 +253,8 @@ def compare_tokens(
 ) -> list[Comparison]:
   """Comparisons of token ids after reloading.
 
-  Args:
-    directory: the export.
-    encode: texts → lists of ids without specials added, specials in the text understood.
-    special: ids by name, of which cls and sep.
-    shape: how texts are framed.
+  directory: the export. encode: texts → lists of ids without specials added, specials in the text
+  understood. special: ids by name, of which cls and sep. shape: how texts are framed.
   """
   trust.torch()
   import transformers
@@ -289,7 +281,6 @@ def compare_tokens(
 
 
 def table(rows: list[Comparison]) -> str:
-  """The comparisons as aligned lines."""
   cells = [
     ('compared', 'difference', 'allowed', ''),
     *((r.what, r.difference, r.allowed, 'ok' if r.holds else 'DIFFERS') for r in rows),

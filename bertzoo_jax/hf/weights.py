@@ -27,8 +27,6 @@ WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 
 
 class Report(NamedTuple):
-  """The findings of `load`."""
-
   source: str  # the directory
   architecture: str  # the class that wrote it, where config.json says so
   encoder: dict[str, Any]  # the encoder's fields as config.json has them
@@ -229,20 +227,6 @@ def _has(params, start) -> bool:
 def _taken(params, start) -> dict:
   """Removes the parameters below a path from `params`, and returns them."""
   return {path: params.pop(path) for path in list(params) if path.startswith(f'{start}/')}
-
-
-def only_layers(params: dict, numbers: tuple[int, ...], depth: int) -> dict:
-  """Parameters with only some of `depth` layers; shared ones stay. Raises UserError for groups."""
-  flat = flatten(params)
-  for path, x in flat.items():
-    if path.startswith('encoder/layers/') and len(x) > 1:
-      if len(x) != depth:
-        raise errors.UserError(
-          f'init_layers takes some of {depth} layers, and these have {len(x)} copies of {path}: '
-          'layers of groups cannot be taken apart.'
-        )
-      flat[path] = x[np.array(numbers)]
-  return unflatten(flat)
 
 
 def without_spare_words(params: dict, pieces: int) -> tuple[dict, list[str]]:

@@ -57,13 +57,9 @@ def choose(
   card has run the fused kernels of GPUs yet. On a processor fused kernels are interpreted, with
   hashed bits: correct and slow.
 
-  Args:
-    name: a key of BY_NAME, or 'auto'.
-    device: a jax device.
-    attention_dropout: rate of dropout of the attention probabilities.
-    relative: whether scores have relative terms.
-    dtype: dtype of queries, keys and values.
-    padding_side: where rows are padded.
+  name: a key of BY_NAME, or 'auto'. device: a jax device. attention_dropout: rate of dropout of the
+  attention probabilities. relative: whether scores have relative terms. dtype: dtype of queries,
+  keys and values. padding_side: where rows are padded.
 
   Raises UserError: kernels that the device does not have, or that cannot compute the attention.
   """

@@ -47,10 +47,8 @@ def add_norm(
 
   Plain XLA computes it if no block of tokens divides L.
 
-  Args:
-    x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_keys_B2, with_sum: as in layers.
-    hashed: see `bits.keep`.
-    interpret: run on any machine, slowly.
+  x_BLD, y_BLD, scale_D, shift_D, eps, dropout_rate, dropout_keys_B2, with_sum: as in layers.
+  hashed: see `bits.keep`. interpret: run on any machine, slowly.
   """
   if _block(*x_BLD.shape[1:]) is None:
     out = layers.add_norm(

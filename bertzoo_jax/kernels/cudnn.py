@@ -18,11 +18,9 @@ _SIZE = 128  # queries of a block
 def check(attention_dropout: float, relative: bool, dtype, padding_side: str = 'right') -> None:
   """Raises UserError for arguments that cuDNN's attention does not support.
 
-  Args:
-    attention_dropout: rate of dropout of the attention probabilities.
-    relative: whether scores have relative terms.
-    dtype: dtype of queries, keys and values.
-    padding_side: 'left' if padding may stand before a row's tokens, else 'right'.
+  attention_dropout: rate of dropout of the attention probabilities. relative: whether scores have
+  relative terms. dtype: dtype of queries, keys and values. padding_side: 'left' if padding may
+  stand before a row's tokens, else 'right'.
   """
   if attention_dropout:
     raise errors.UserError(

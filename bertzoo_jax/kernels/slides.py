@@ -19,11 +19,9 @@ _SUBLANES = 8
 def shear(x, size: int, gather: bool, shift=None):
   """out[m, r] = x[m + shift[r], r] for m < size, of float32 x [size + more, 128].
 
-  Args:
-    x: `more` is greater than all shifts. `more` and `size` are multiples of 8.
-    size: rows of the result.
-    gather: move sublanes by indices. TPU v4 has no such instruction; it moves them bit by bit.
-    shift: int32 [1, 128]. None: 127 − r.
+  x: `more` is greater than all shifts. `more` and `size` are multiples of 8. size: rows of the
+  result. gather: move sublanes by indices. TPU v4 has no such instruction; it moves them bit by
+  bit. shift: int32 [1, 128]. None: 127 − r.
   """
   shift, more = _steps() if shift is None else shift, len(x) - size
   bits = _bits(more)

@@ -44,26 +44,20 @@ AXES = (
 
 
 class SelfAttention(nn.Module):
-  """Multi-head self-attention (Vaswani et al. 2017 §3.2): query, key, value, output.
+  """Multi-head self-attention (Vaswani et al. 2017 §3.2): query, key, value, output."""
 
-  Attributes:
-    num_heads: H, which divides the width.
-    dropout_rate: dropout rate of the attention probabilities.
-    kernel_init, dtype, use_bias: initializer, dtype and biases of the four products.
-    output_init: initializer of the output product; None: kernel_init.
-    window: (left, right) neighbours that a token sees, as in attention.Visibility; None for all.
-    positions: adds positions to queries and keys: (q_BLHK, k_BLHK) → (q_BLHK, k_BLHK,
-      attention.Relative or None), a function or a linen module; None: no positions.
-  """
-
-  num_heads: int
-  dropout_rate: float
+  num_heads: int  # H, which divides the width
+  dropout_rate: float  # dropout rate of the attention probabilities
+  # kernel_init, dtype, use_bias: initializer, dtype and biases of the four products.
   kernel_init: Callable
   dtype: Any
   use_bias: bool = True
+  # (left, right) neighbours that a token sees, as in attention.Visibility; None for all
   window: tuple[int, int] | None = None
+  # adds positions to queries and keys: (q_BLHK, k_BLHK) → (q_BLHK, k_BLHK, attention.Relative or
+  # None), a function or a linen module; None: no positions
   positions: Callable | None = None
-  output_init: Callable | None = None
+  output_init: Callable | None = None  # initializer of the output product; None: kernel_init
 
   @nn.compact
   def __call__(self, x_BLD, visible, dropout_keys_B2, ops):
@@ -135,23 +129,17 @@ class Block(nn.Module):
 
   The norm follows the sum (Vaswani et al. 2017 §3.1), or, with norm_first, precedes the sublayer
   (Xiong et al. 2020 §2.2). Then the sum is passed on, and the encoder ends with a final norm.
-
-  Attributes:
-    attention, feed_forward, norm: the parts, see the module.
-    dropout: rate on the output of each sublayer.
-    attention_dropout: rate on the output of attention; None: `dropout`.
-    norm_first: whether the norm precedes the sublayer.
-    attention_norm: with norm_first, whether a norm precedes attention. A block without this norm
-      can be the first of its stack, run separately.
   """
 
   attention: Any
   feed_forward: Any
   norm: Callable
-  dropout: float
-  norm_first: bool = False
+  dropout: float  # rate on the output of each sublayer
+  norm_first: bool = False  # whether the norm precedes the sublayer
+  # with norm_first, whether a norm precedes attention. A block without this norm can be the first
+  # of its stack, run separately.
   attention_norm: bool = True
-  attention_dropout: float | None = None
+  attention_dropout: float | None = None  # rate on the output of attention; None: `dropout`
 
   @nn.compact
   def __call__(self, x_BLD, visible, dropout_keys_B2, ops, *context):

@@ -44,7 +44,6 @@ class DisentangledAttention(nn.Module):
 
   num_heads: int  # H, which divides the width
   dropout_rate: float  # dropout rate of the attention probabilities
-  # kernel_init, dtype: initializer and dtype of the products
   kernel_init: Callable
   dtype: Any
   # content_to_position, position_to_content: which relative terms the scores have
@@ -117,10 +116,8 @@ def buckets_of(distances: np.ndarray, buckets: int, max_distance: int) -> np.nda
 def table_rows(length: int, max_distance: int, buckets: int = 0) -> np.ndarray:
   """Row of the relative table for each distance of two tokens of a row, in attend's order.
 
-  Args:
-    length: L.
-    max_distance: distances of at least max_distance share the outermost rows.
-    buckets: number of rows to each side; 0 for a row per distance.
+  length: L. max_distance: distances of at least max_distance share the outermost rows. buckets:
+  number of rows to each side; 0 for a row per distance.
   """
   distances, half = attention.distances(length, length), buckets or max_distance
   if buckets:

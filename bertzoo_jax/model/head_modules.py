@@ -280,15 +280,12 @@ class ConditionalSpanHead(nn.Module):
   def __call__(self, hidden_BLD, row_BD, allowed_BL, starts_BK=None, dropout_keys_B2=None):
     """Logits in float32; FORBIDDEN at places that are not allowed.
 
-    Args:
-      hidden_BLD, row_BD: vectors of tokens and rows.
-      allowed_BL: bool, places where an answer may begin and end.
-      starts_BK: int32, places of starts; None for the BEAM best ones.
-      dropout_keys_B2: keys of the rows; None without dropout.
+    hidden_BLD, row_BD: vectors of tokens and rows. allowed_BL: bool, places where an answer may
+    begin and end. starts_BK: int32, places of starts; None for the BEAM best ones. dropout_keys_B2:
+    keys of the rows; None without dropout.
 
-    Returns:
-      (start_BL, starts_BK, end_BKL, none_B): none_B is the logit that the row has no answer, None
-      if that is not scored.
+    Returns (start_BL, starts_BK, end_BKL, none_B): none_B is the logit that the row has no answer,
+    None if that is not scored.
     """
     activation, normed, bias = errors.choose(self.kind, SPAN_HEADS, 'objective.head')
     width = self.hidden_size or hidden_BLD.shape[-1]

@@ -254,17 +254,12 @@ def add_norm(
 
   Every other `add_norm` has these arguments and results.
 
-  Args:
-    x_BLD: input of the sublayer.
-    y_BLD: output of the sublayer.
-    scale_D, shift_D: of the norm, float32. shift_D None: a norm without shift.
-    eps: added to the variance.
-    dropout_rate: dropout rate of y.
-    dropout_keys_B2: keys of the rows (row_keys.py). None means no dropout.
-    with_sum: also return the sum, which a pre-norm layer passes on.
+  x_BLD: input of the sublayer. y_BLD: output of the sublayer. scale_D, shift_D: of the norm,
+  float32. shift_D None: a norm without shift. eps: added to the variance. dropout_rate: dropout
+  rate of y. dropout_keys_B2: keys of the rows (row_keys.py). None means no dropout. with_sum: also
+  return the sum, which a pre-norm layer passes on.
 
-  Returns:
-    The norm of the sum, or (sum in x's dtype, norm of the sum).
+  Returns the norm of the sum, or (sum in x's dtype, norm of the sum).
   """
   sum_BLD = x_BLD + dropout(y_BLD, dropout_rate, dropout_keys_B2)
   normed_BLD = normalize(sum_BLD, scale_D, shift_D, eps)

@@ -73,12 +73,10 @@ class Modern(definitions.Modern, protocol.Given):
 
   @property
   def reads(self) -> tuple[str, ...]:
-    """Batch features."""
     return ('input_ids', *['token_type_ids'] * bool(self.type_vocab_size), 'segment_ids')
 
   @property
   def plan(self) -> stack.Plan:
-    """How the layers make a stack."""
     return stack.Plan(self.num_layers)
 
   def setup(self):

@@ -75,10 +75,7 @@ class BlockInputs(NamedTuple):
 def init(init_block, key, plan: Plan):
   """Parameters of a stack.
 
-  Args:
-    init_block: key → parameters of one block.
-    key: split into one key per block.
-    plan: the stack.
+  init_block: key → parameters of one block. key: split into one key per block. plan: the stack.
   """
   keys = jax.random.split(key, plan.blocks)
   flat = {}
@@ -129,8 +126,7 @@ def scan(
     unroll: blocks per iteration of the scan.
     remat: a key of REMAT.
 
-  Returns:
-    (x, outputs [end − first, …] or None).
+  Returns (x, outputs [end − first, …] or None).
 
   Raises UserError: blocks that do not exist, a part of a group, or a period that groups break: the
   config has fewer layers, or other groups, than the encoder can run.

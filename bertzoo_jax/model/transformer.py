@@ -48,7 +48,6 @@ class Transformer(definitions.Transformer, protocol.Given):
 
   @property
   def plan(self) -> stack.Plan:
-    """How the layers make a stack."""
     return stack.Plan(
       self.num_layers, stack.SHARING[self.sharing], self.num_groups, self.inner_group_num
     )

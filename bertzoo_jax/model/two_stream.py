@@ -81,7 +81,6 @@ class TwoStream(definitions.TwoStream, protocol.Given):
 
   @property
   def plan(self) -> stack.Plan:
-    """How the layers make a stack."""
     return stack.Plan(self.num_layers)
 
   def setup(self):
@@ -244,7 +243,6 @@ class TwoStreamAttention(nn.Module):
 
   num_heads: int  # H, which divides the width
   dropout_rate: float  # dropout rate of the attention probabilities
-  # kernel_init, dtype: initializer and dtype of the products
   kernel_init: Callable
   dtype: Any
 

@@ -79,7 +79,6 @@ class Generator(NamedTuple):
     return _nested(flat | {p: jax.lax.stop_gradient(generator[p]) for p in self.export_only})
 
   def network(self) -> objective.Network:
-    """The generator as a network of an objective."""
     return objective.Network('generator', self.encoder, self.extract, param_path=self._place)
 
   def main_network(self, name: str, head: str, **fields) -> objective.Network:

@@ -64,13 +64,10 @@ class Head(NamedTuple):
   def logits(self, encoder, params, vectors, batch, key=None, **more):
     """Logits, float32.
 
-    Args:
-      encoder: linen module.
-      params: parameters of the network.
-      vectors: [B, P, D] if the head reads predictions, else [B, L, D] of all tokens.
-      batch: the encoder's batch, with row_keys for dropout. For `choice`: the batch of units.
-      key: dropout key, or None. The head draws other masks than the encoder.
-      more: further arguments of the module.
+    encoder: linen module. params: parameters of the network. vectors: [B, P, D] if the head reads
+    predictions, else [B, L, D] of all tokens. batch: the encoder's batch, with row_keys for
+    dropout. For `choice`: the batch of units. key: dropout key, or None. The head draws other masks
+    than the encoder. more: further arguments of the module.
     """
     rows = rows_of_options(batch)
     if key is not None:

@@ -31,13 +31,9 @@ def predicting(
 ) -> objective.Objective:
   """An objective that predicts the masked tokens.
 
-  Args:
-    encoder: linen module.
-    ops: operations that depend on the devices.
-    pair_weight: weight of the pair loss; None for no pair head.
-    transform: see heads.vocabulary.
-    features: further batch features that the encoder's `predictions` reads.
-    more: fields of Objective.
+  encoder: linen module. ops: operations that depend on the devices. pair_weight: weight of the pair
+  loss; None for no pair head. transform: see heads.vocabulary. features: further batch features
+  that the encoder's `predictions` reads. more: fields of Objective.
   """
   used = (heads.vocabulary(transform=transform), *([] if pair_weight is None else [heads.pair()]))
 

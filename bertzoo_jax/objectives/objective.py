@@ -61,40 +61,32 @@ class Objective(NamedTuple):
 
   A loss is a sum over the data, divided by a total of the data. So a batch may be split anywhere:
   normalizers are computed once for the global batch, and the gradients of its parts are added.
-
-  Attributes:
-    init: key → params, float32.
-    normalizers: batch → {name: float32 scalar}, the denominators, from data only. They are taken
-      over the global batch; divide by `at_least_one` of them.
-    loss: (params, batch, normalizers, carry, key, train) → (Σ weight·sum/total, (carry, sums)).
-      `batch` may be a part of the batch of `normalizers`. sums = {name of a total: {metric: float32
-      numerator, of any shape}}; metric = Σ sums / total.
-      key: dropout key for `networks.encode`, the same in all microbatches; None if train is False.
-      The step adds a key per row, `row_keys`, to the batch: dropout depends on both, samples only
-      on `row_keys`.
-    reads: names of the batch features that the loss needs.
-    may_read: names of features that it reads if the format writes them.
-    networks: the trained networks; export and evaluation read them.
-    carry: batch size → pytree that goes from step to step; () for none.
-    finalize_metrics: {metric: mean} → {metric: scalar}: computes metrics that are not plain means.
-    frozen: regexes of paths of parameters that are not updated.
-    inherits: ordered (regex, replacement): a parameter that a phase adds starts as a copy of the
-      one at the substituted path of the first match, if the phase before has it.
-    axes: mesh axes of parameters that belong to no network, as model.blocks.AXES.
-    vectors, couple: of an objective whose loss of a row depends on other rows; see `coupled`.
   """
 
-  init: Callable
+  init: Callable  # key → params, float32
+  # batch → {name: float32 scalar}, the denominators, from data only. They are taken over the global
+  # batch; divide by `at_least_one` of them.
   normalizers: Callable
+  # (params, batch, normalizers, carry, key, train) → (Σ weight·sum/total, (carry, sums)). `batch`
+  # may be a part of the batch of `normalizers`. sums = {name of a total: {metric: float32
+  # numerator, of any shape}}; metric = Σ sums / total. key: dropout key for `networks.encode`, the
+  # same in all microbatches; None if train is False. The step adds a key per row, `row_keys`, to
+  # the batch: dropout depends on both, samples only on `row_keys`.
   loss: Callable
-  reads: tuple[str, ...]
-  networks: tuple[Network, ...] = ()
+  reads: tuple[str, ...]  # names of the batch features that the loss needs
+  networks: tuple[Network, ...] = ()  # the trained networks; export and evaluation read them
+  # batch size → pytree that goes from step to step; () for none
   carry: Callable = lambda batch_size: ()
+  # {metric: mean} → {metric: scalar}: computes metrics that are not plain means
   finalize_metrics: Callable = lambda means: means
-  frozen: tuple[str, ...] = ()
+  frozen: tuple[str, ...] = ()  # regexes of paths of parameters that are not updated
+  # ordered (regex, replacement): a parameter that a phase adds starts as a copy of the one at the
+  # substituted path of the first match, if the phase before has it
   inherits: tuple[tuple[str, str], ...] = ()
+  # mesh axes of parameters that belong to no network, as model.blocks.AXES
   axes: tuple[tuple[str, dict], ...] = ()
-  may_read: tuple[str, ...] = ()
+  may_read: tuple[str, ...] = ()  # names of features that it reads if the format writes them
+  # vectors, couple: of an objective whose loss of a row depends on other rows; see `coupled`.
   vectors: Callable | None = None
   couple: Callable | None = None
 

@@ -19,8 +19,6 @@ _BIAS_L2 = 1e-3  # gives a finite fit if all labels are equal
 
 
 class Probe(NamedTuple):
-  """A fitted probe."""
-
   # mean, scale: [D], of the rows it was fitted on
   mean: np.ndarray
   scale: np.ndarray

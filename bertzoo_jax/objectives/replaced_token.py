@@ -37,12 +37,8 @@ def replaced_token(
   predicting "original" everywhere), rtd_precision, rtd_recall, rtd_auc and rtd_average_precision of
   replaced tokens, and rtd_token_rms (of the vectors around the mean of their row).
   """
-  generator = generators.build(
-    encoder, width=fields.width, depth=fields.depth, shared=fields.shared
-  )
-  guess = functools.partial(generators.guess, generator, ops, fields)
-  detect = functools.partial(_discriminate, encoder, fields, ops)
-  extract = generator.main_network('discriminator', 'replaced_head').extract
+  sizes = dict(width=fields.width, depth=fields.depth, shared=fields.shared)
+  generator, guess, detect, extract = _both(fields, encoder, ops, **sizes)
 
   def loss(params, batch, normalizers, carry, key, train):
     keys = (None, None) if key is None else jax.random.split(key)
@@ -65,10 +61,7 @@ def replaced_token_frozen(
   A discriminator that joins in this phase starts with the weights of the generator, which has the
   same size. Metrics: see `replaced_token`.
   """
-  generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
-  guess = functools.partial(generators.guess, generator, ops, fields)
-  detect = functools.partial(_discriminate, encoder, fields, ops)
-  extract = generator.main_network('discriminator', 'replaced_head').extract
+  generator, guess, detect, extract = _both(fields, encoder, ops, **_SAME_SIZE)
 
   def loss(params, batch, normalizers, carry, key, train):
     # Without dropout: the generator predicts and does not learn.
@@ -88,7 +81,7 @@ def replaced_token_frozen(
 
 def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
   """The first of two stages: `mlm`, with its metrics, by a generator of the network's size."""
-  generator = generators.build(encoder, width=1.0, depth=1.0, shared='none')
+  generator = generators.build(encoder, **_SAME_SIZE)
 
   def loss(params, batch, normalizers, carry, key, train):
     logits_BPV, _ = generators.logits(generator, generator.extract(params), batch, key, ops)
@@ -114,12 +107,8 @@ def replaced_token_adversarial(
 
   Metrics: see `replaced_token`, and under 'masked': reward (nats), baseline_loss (nats).
   """
-  generator = generators.build(
-    encoder, width=fields.width, depth=fields.depth, shared=fields.shared
-  )
-  guess = functools.partial(generators.guess, generator, ops, fields)
-  detect = functools.partial(_discriminate, encoder, fields, ops)
-  extract = generator.main_network('discriminator', 'replaced_head').extract
+  sizes = dict(width=fields.width, depth=fields.depth, shared=fields.shared)
+  generator, guess, detect, extract = _both(fields, encoder, ops, **sizes)
   baseline = heads.token_score('baseline_head', 'predictions')
 
   def loss(params, batch, normalizers, carry, key, train):
@@ -203,6 +192,17 @@ def finalize_metrics(means: dict) -> dict:
   }
 
 
+_SAME_SIZE = dict(width=1.0, depth=1.0, shared='none')  # a generator of the network's size
+
+
+def _both(fields, encoder, ops, **sizes):
+  """(the Generator, its `guess`, the discriminator's `detect`, and how to extract its params)."""
+  generator = generators.build(encoder, **sizes)
+  guess = functools.partial(generators.guess, generator, ops, fields)
+  detect = functools.partial(_discriminate, encoder, fields, ops)
+  return generator, guess, detect, generator.main_network('discriminator', 'replaced_head').extract
+
+
 def _objective(generator, loss, head):
   """The Objective that trains both networks with a loss."""
   encoder = generator.main
@@ -226,23 +226,6 @@ def _detecting(encoder, init, loss, trained):
   return objective.Objective(init, totals, loss, reads, trained, finalize_metrics=final)
 
 
-def _over_all(real_BL, batch):
-  del batch
-  return 'tokens', real_BL
-
-
-def _over_masked(real_BL, batch):
-  rows = jnp.arange(len(real_BL))[:, None]
-  return 'masked', jnp.zeros_like(real_BL).at[rows, batch['masked_positions']].add(
-    batch['masked_weights']
-  )
-
-
-# Tokens of the discriminator's loss: (1.0 for all but padding, batch) → (name of the total, weight
-# of every token).
-_LOSS_OVER = {'all': _over_all, 'masked': _over_masked}
-
-
 def _discriminate(encoder, fields, ops, params, batch, rows, normalizers, key):
   """(logits_BL, loss, sums) of the discriminator. params: of its network; rows: of Guess."""
   original_BL, filled_BL = rows
@@ -251,7 +234,11 @@ def _discriminate(encoder, fields, ops, params, batch, rows, normalizers, key):
   logits_BL = heads.replaced(fields.head).logits(encoder, params, hidden_BLD, batch)
   replaced_BL = filled_BL != original_BL
   real_BL = (batch['segment_ids'] > 0).astype(jnp.float32)
-  total, weights_BL = _LOSS_OVER[fields.loss_over](real_BL, batch)
+  total, weights_BL = 'tokens', real_BL
+  if fields.loss_over == 'masked':
+    rows, total = jnp.arange(len(real_BL))[:, None], 'masked'
+    cells_BL = jnp.zeros_like(real_BL).at[rows, batch['masked_positions']]
+    weights_BL = cells_BL.add(batch['masked_weights'])
   summed = jnp.sum(weights_BL * _nll(logits_BL, replaced_BL))
   flagged_BL = logits_BL > 0
   count = lambda x_BL: jnp.sum(real_BL * x_BL)

@@ -17,28 +17,21 @@ class Scorer(NamedTuple):
 
   Each unit of its loss has a weight in the batch's `label_weights`: a row, [B], or a token, [B, L].
   The loss is a mean over the units of the whole batch.
-
-  Attributes:
-    head: over the encoder.
-    total: name of the total, which counts the units of a batch.
-    measures: (outputs, batch) → {metric: float32, one number per unit}.
-    minimised: {metric: its weight in the loss}.
-    reads: batch features that the scorer needs beside those of the encoder.
-    forms: {name of an output: classes | labels | number}, for sift.py: the last axis has the logits
-      of one distribution, of independent labels, or numbers.
-    unit_weights: batch → weight of each unit, at least 1: all metrics become weighted means. None:
-      equal weights.
-    outputs: (params of the network, hidden_BLD of the rows that the encoder read, batch, dropout
-      key or None) → {name: float32 array}; None: the outputs of the head in `networks.predict`.
   """
 
-  head: heads.Head
-  total: str
-  measures: Callable
-  minimised: dict[str, float]
+  head: heads.Head  # over the encoder
+  total: str  # name of the total, which counts the units of a batch
+  measures: Callable  # (outputs, batch) → {metric: float32, one number per unit}
+  minimised: dict[str, float]  # {metric: its weight in the loss}
+  # {name of an output: classes | labels | number}, for sift.py: the last axis has the logits of one
+  # distribution, of independent labels, or numbers
   forms: dict[str, str]
+  # batch features that the scorer needs beside those of the encoder
   reads: tuple[str, ...] = ('labels', 'label_weights')
+  # (params of the network, hidden_BLD of the rows that the encoder read, batch, dropout key or
+  # None) → {name: float32 array}; None: the outputs of the head in `networks.predict`
   outputs: Callable | None = None
+  # batch → weight of each unit, at least 1: all metrics become weighted means. None: equal weights.
   unit_weights: Callable | None = None
 
   def scores(self, encoder, params, hidden_BLD, batch, key) -> dict[str, jax.Array]:

@@ -51,11 +51,8 @@ def around(encoder, scorer: scored.Scorer, ops=operations.PLAIN, sift=None):
   Metric under the total 'sift': sift_divergence, as minimised; symmetric_kl and kl are cross
   entropies, so it is above 0 for equal logits.
 
-  Args:
-    encoder: linen module.
-    scorer: Scorer of the task.
-    ops: operations that depend on the devices.
-    sift: parts.task_objectives.Sift, or None.
+  encoder: linen module. scorer: Scorer of the task. ops: operations that depend on the devices.
+  sift: parts.task_objectives.Sift, or None.
 
   Raises UserError for an encoder without a norm after its embeddings, or a `loss` that the outputs
   do not allow.

@@ -70,7 +70,6 @@ def each(kind, deep=False):
 
 
 def whole(least, most):
-  """A whole number with these bounds."""
   words = f'a whole number from {least:,} to {most:,}'
   return Annotated[
     int, Range(words, lambda x: _is_number(x, numbers.Integral) and least <= x <= most)
@@ -206,12 +205,9 @@ def check(key: str, value, annotation=None, prefix: str = 'config.', choices: bo
   """Raises UserError for a value that is not in the range of its field, or of another type, and for
   a number that is not finite.
 
-  Args:
-    key: key of the field in the config.
-    value: value of the field, with tuples for lists.
-    annotation: annotation of the field; None if it is not declared.
-    prefix: prefix of the key, in the message.
-    choices: whether to check names, too.
+  key: key of the field in the config. value: value of the field, with tuples for lists. annotation:
+  annotation of the field; None if it is not declared. prefix: prefix of the key, in the message.
+  choices: whether to check names, too.
   """
   if any(not math.isfinite(x) or abs(x) > _LARGEST for x in numbers_in(value)):
     raise errors.UserError(f'{prefix}{key} is {_shown(value)}: a finite number is needed.')

@@ -42,9 +42,6 @@ from absl import flags
 from bertzoo_jax import cli
 from bertzoo_jax.cli import config_file
 
-# Flags that are fields of verdict.Request.
-_REQUEST = 'tpu topology corpus workdir init task_dir price preemptions largest'.split()
-
 
 def recipe(argv: list[str]):
   """The experiment of the config file for the size on a command line, without its overrides."""
@@ -78,7 +75,7 @@ def _end_at_sigterm():
   threading.Thread(target=wait, daemon=True).start()
 
 
-def main(_):
+def main(asked):
   import jax  # --help does not wait for it
 
   _end_at_sigterm()
@@ -90,13 +87,13 @@ def main(_):
   from bertzoo_jax.preflight import report
   from bertzoo_jax.preflight import verdict
 
-  out = sys.stdout
-  with contextlib.redirect_stdout(io.StringIO() if _JSON.value else out):
-    asked = {field: flags.FLAGS[field].value for field in _REQUEST}
-    asked['recipe'] = None if plan.is_fine_tuning(_CONFIG.value) else recipe(sys.argv)
-    request = verdict.Request(_CONFIG.value, **asked)
+  out, asked = sys.stdout, dict(vars(asked))
+  as_json = asked.pop('json')
+  with contextlib.redirect_stdout(io.StringIO() if as_json else out):
+    the_recipe = None if plan.is_fine_tuning(asked['config']) else recipe(sys.argv)
+    request = verdict.Request(recipe=the_recipe, **asked)
     result = verdict.preflight(request, lambda line: print(line, file=sys.stderr, flush=True))
-  if _JSON.value:
+  if as_json:
     print(json.dumps(report.as_dict(result), ensure_ascii=False), file=out)
   else:
     report.show(result)
@@ -104,19 +101,15 @@ def main(_):
 
 
 if __name__ == '__main__':
-  _CONFIG = cli.define_config(also_tasks=True)
-  flags.DEFINE_string(
-    'tpu', None, 'Accelerator type as Cloud names it: v4-32, v5litepod-8 (v5e-8), v6e-8.'
-  )
-  flags.DEFINE_string(
-    'topology', None, 'In place of --tpu: generation and chips along each axis, v4:2x2x4.'
+  cli.define_config(also_tasks=True)
+  cli.texts(
+    tpu='Accelerator type as Cloud names it: v4-32, v5litepod-8 (v5e-8), v6e-8.',
+    topology='In place of --tpu: generation and chips along each axis, v4:2x2x4.',
+    workdir='Folder of the run, local or gs://, to be checked too.',
+    init='Of a fine-tuning, its weights: WORKDIR[@STEP|@best|@all], hf:DIR or hf:ID.',
   )
   flags.DEFINE_multi_string(
     'corpus', None, 'Corpus of the run, local or gs://, to be checked too. Several: a mixture.'
-  )
-  flags.DEFINE_string('workdir', None, 'Folder of the run, local or gs://, to be checked too.')
-  flags.DEFINE_string(
-    'init', None, 'Of a fine-tuning, its weights: WORKDIR[@STEP|@best|@all], hf:DIR or hf:ID.'
   )
   flags.DEFINE_string('task_dir', '.', 'Of a fine-tuning, the folder of its files.')
   flags.DEFINE_float('price', None, 'Dollars per chip and hour.', lower_bound=0.0)
@@ -124,5 +117,5 @@ if __name__ == '__main__':
   flags.DEFINE_bool(
     'largest', True, 'If it does not fit, look for smaller batches and other changes that fit.'
   )
-  _JSON = flags.DEFINE_bool('json', False, 'One JSON object in place of the report.')
+  flags.DEFINE_bool('json', False, 'One JSON object in place of the report.')
   cli.run(main, on_error=failed)

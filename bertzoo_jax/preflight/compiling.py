@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -22,37 +23,33 @@ _VISITED, _NEEDED = (0.5, 0.95)
 
 
 class Phase(NamedTuple):
-  """A phase as it would run."""
-
-  # index, steps, rows, length: of the phase
   index: int
   steps: int
   rows: int
   length: int
-  program: program.Program | None  # its compiled train step, or None
   # parameters, optimizer: bytes per device of the state; the average counts with the optimizer
   parameters: int
   optimizer: int
   state: int  # bytes of the whole state, as a checkpoint has it
-  # reading, time: of the program; None if its text cannot be printed
-  reading: hlo.Reading | None
-  time: estimate.Time | None
   flops: float  # model FLOPs per step, over all devices (cost.step_flops)
   replicated: list[str]  # a line for each parameter that the mesh could not split
-  doubts: list[str]  # why the times may be too low
-  # rows of the largest batch that was seen to fit, 0 if none did; None without a search
-  largest: int | None
   epochs: float | None  # epochs of the text; None without a corpus
   epochs_of: dict  # {corpus of a mixture: epochs}
   carry: int = 0  # bytes per device of the memory that one step hands to the next; 0 without one
   devices: int = 1  # devices of its mesh
+  program: 'program.Program | None' = None  # its compiled train step, or None
+  # reading, time: of the program; None if its text cannot be printed
+  reading: hlo.Reading | None = None
+  time: estimate.Time | None = None
+  doubts: Sequence[str] = ()  # why the times may be too low
+  # rows of the largest batch that was seen to fit, 0 if none did; None without a search
+  largest: int | None = None
 
 
 class Work(NamedTuple):
   """A run to compile, and its slice."""
 
   run: resolve.Run  # the resolved experiment
-  # text, mesh, slice_: of the run
   text: object
   mesh: jax.sharding.Mesh
   slice_: chips.Slice
@@ -62,10 +59,8 @@ class Work(NamedTuple):
   def job(self, indices, changes=(), slice_=None, devices: int = 0) -> processes.Job:
     """The step of a phase, or the transition from one phase to the next, to be compiled.
 
-    Args:
-      indices: indices of the phase, or of both phases.
-      changes: (field, value) pairs that are set in the experiment.
-      slice_, devices: other chips, and how many devices of them the mesh has.
+    indices: indices of the phase, or of both phases. changes: (field, value) pairs that are set in
+    the experiment. slice_, devices: other chips, and how many devices of them the mesh has.
     """
     run, features = self.run.changed(dict(changes)), {}
     for i in indices:
@@ -91,16 +86,11 @@ def described(findings, run, text, mesh) -> list:
         steps=phase.steps,
         rows=phase_run.rows,
         length=phase_run.length,
-        program=None,
         parameters=check.per_device(target.params),
         optimizer=check.per_device((target.opt_state, target.average)),
         state=sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(target)),
-        reading=None,
-        time=None,
         flops=phase_run.flops,
         replicated=replicated,
-        doubts=[],
-        largest=None,
         epochs=phase.steps * phase_run.rows / rows if rows else None,
         epochs_of={r.name: float(r.epochs) for r in text.read.get(phase.index, ()) if r.name},
         carry=check.per_device(target.carry),

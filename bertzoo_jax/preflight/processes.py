@@ -72,12 +72,9 @@ def compiled(
 ) -> list[program.Program | str]:
   """The result of each job: a Program, or why it could not be compiled.
 
-  Args:
-    jobs: to compile.
-    whole: if all jobs fit, generate their code and return their text. Otherwise the Programs have
-      only their memory.
-    kept: folder of earlier results; None for none.
-    known: called with (number of the job, result) once it is known whether the job fits.
+  jobs: to compile. whole: if all jobs fit, generate their code and return their text. Otherwise the
+  Programs have only their memory. kept: folder of earlier results; None for none. known: called
+  with (number of the job, result) once it is known whether the job fits.
   """
   forkserver.set_forkserver_preload([__name__])
   results, died = [None] * len(jobs), [0] * len(jobs)

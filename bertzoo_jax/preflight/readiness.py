@@ -64,8 +64,6 @@ class Findings(list):
 
 
 class Text(NamedTuple):
-  """Facts of the text."""
-
   data: training_data.Data  # with the features of the phases that could be built
   rows: dict  # {phase index: rows per epoch}; empty without a corpus
   tokens: int | None  # tokens of the train split; None without a corpus

@@ -18,12 +18,9 @@ _BATCH = 'another experiment, scale the learning rate with it'
 
 
 class Option(NamedTuple):
-  """A change to try."""
-
   change: str  # how a user makes it
   note: str  # meaning of the change; '' if it is clear
   values: tuple[tuple[str, object], ...]  # (field, value) pairs that it sets
-  # slice_, devices: the chips, and the number of devices in the mesh
   slice_: chips.Slice
   devices: int
 
@@ -43,7 +40,7 @@ def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
 
   worst: the Phase that needs most memory: a change that makes it fit should make the others fit.
   """
-  usable = work.slice_.chip.usable
+  usable, machinery = work.slice_.chip.usable, work.run.phases[worst.index].config.run
   programs = {}  # option → Program
 
   def ask(options):
@@ -73,7 +70,9 @@ def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
 
   with contextlib.suppress(KeyboardInterrupt):
     if _state(worst) <= usable:  # else no batch size helps
-      _search(worst, _unit(work, worst), usable, peaks)
+      units, accumulation = range(1, worst.rows + 1), machinery.accumulation
+      unit = next((n for n in units if _divides([n], accumulation, work)), worst.rows)
+      _search(worst, unit, usable, peaks)
     rows = max((n for n, option in batches.items() if fits(option)), default=0)
     kinds = _kinds(work, worst, rows)
     if _state(worst) > usable:
@@ -128,13 +127,6 @@ def _search(worst, unit, usable, peaks):
 def _same_chips(work, change, note, *values) -> Option:
   """A change on the chips that were asked for."""
   return Option(change, note, values, work.slice_, work.mesh.size)
-
-
-def _unit(work, phase) -> int:
-  """The least number of rows that splits over microbatches, devices and hosts."""
-  accumulation = work.run.phases[phase.index].config.run.accumulation
-  units = range(1, phase.rows + 1)
-  return next((unit for unit in units if _divides([unit], accumulation, work)), phase.rows)
 
 
 def _divides(batches, accumulation, work) -> bool:

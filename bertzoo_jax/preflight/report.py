@@ -104,7 +104,6 @@ def collectives(slice_, p) -> list[tuple]:
 
 
 def show(result, console=None) -> None:
-  """Prints a Preflight."""
   console = console or screen.Console(soft_wrap=True)
   for line in _lines(as_dict(result), result.remedies is not None):
     console.print(line)
@@ -233,7 +232,8 @@ def _whole(report):
   if run['dollars'] is None:
     yield '--price DOLLARS (per chip and hour) gives the cost'
   else:
-    cost, least, most = (_money(run[x]) for x in ('dollars', 'least_dollars', 'most_dollars'))
+    money = lambda dollars: f'{dollars:,.0f}' if dollars >= 10 else f'{dollars:.2f}'
+    cost, least, most = (money(run[x]) for x in ('dollars', 'least_dollars', 'most_dollars'))
     line = f'at {run["price"]:.2f} dollars per chip and hour: {cost} dollars'
     yield rich.text.Text(f'{line} (bounds {least} – {most})', 'bold')
 
@@ -265,7 +265,3 @@ def _span(seconds) -> str:
     if seconds >= 0.1 * size:
       return f'{seconds / size:.2f} {unit}'
   return f'{seconds:.2f} seconds'
-
-
-def _money(dollars) -> str:
-  return f'{dollars:,.0f}' if dollars >= 10 else f'{dollars:.2f}'

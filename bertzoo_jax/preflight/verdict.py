@@ -27,8 +27,6 @@ from bertzoo_jax.training import sharding
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-  """The arguments of `preflight`."""
-
   config: object  # an experiment, or the fine-tuning of one task
   # tpu, topology: accelerator type ('v4-32'), or topology ('v4:2x2x4'): one of them
   tpu: str | None = None
@@ -72,16 +70,12 @@ class Request:
 
 
 class Runs(NamedTuple):
-  """The runs of a task."""
-
   number: int  # number of all runs
   at_once: int  # how many run at the same time, each on its own device; 1: each has all devices
   rows: int  # rows that the device with the most work trains on
 
 
 class Preflight(NamedTuple):
-  """The result of `preflight`."""
-
   request: Request
   config: object  # the experiment
   slice_: chips.Slice | None  # the chips; None for an unknown name
@@ -151,7 +145,10 @@ def preflight(request: Request, say=lambda line: None) -> Preflight:
     readiness.check_workdir(findings, config, request.workdir, text, size)
   phases, changes = [], None
   if described and fitting:
-    work = compiling.Work(resolved, text, mesh, slice_, _kept(config), say)
+    # beside a run's compiled programs
+    folder = os.environ.get('JAX_COMPILATION_CACHE_DIR') or config.run.compile_cache
+    cache = os.path.join(os.path.expanduser(folder), 'preflight') if folder else None
+    work = compiling.Work(resolved, text, mesh, slice_, cache, say)
     work, phases, changes = _compiled(findings, request, work, described)
     config = work.run.config
   return Preflight(
@@ -264,12 +261,6 @@ def _whole(request, config, slice_, phases, runs) -> estimate.Run | None:
     save_minutes=config.run.save_minutes,
     compile_seconds=max(p.program.seconds for p in phases),
   )
-
-
-def _kept(config) -> str | None:
-  """The folder of earlier results, beside a run's compiled programs; None for none."""
-  folder = os.environ.get('JAX_COMPILATION_CACHE_DIR') or config.run.compile_cache
-  return os.path.join(os.path.expanduser(folder), 'preflight') if folder else None
 
 
 def _devices(findings, slice_, libtpu_flags):

@@ -51,37 +51,25 @@ class Run(NamedTuple):
 
 
 class Pretrained(NamedTuple):
-  """One trained network, with everything needed to continue training it.
+  """One trained network, with everything needed to continue training it."""
 
-  Attributes:
-    address: as given; W@STEP for a run, the discriminator's folder for a pair.
-    section: complete config section of the encoder: 'name' and every field.
-    params: parameters of the network, nested dict of numpy arrays: {'encoder': …}, and its heads.
-    step: step of the checkpoint; None for a Hugging Face directory.
-    tokenizer_folder: folder with the tokenizer's files.
-    tokenizer_section: config section of the tokenizer; None for a Hugging Face directory.
-    hf: name of a Hugging Face class whose family holds the encoder: config.hf if it fits, or the
-      directory's class.
-    shape: how texts are framed, and the padding side.
-    vocab_size: rows of the word table.
-    learned: see objective.Network.
-    vectors: how vectors of texts are made of it.
-    config: config of the run; None for a Hugging Face directory.
-    facts: facts of its task, see tasks.Task.
-  """
-
-  address: str
-  section: dict
+  address: str  # as given; W@STEP for a run, the discriminator's folder for a pair
+  section: dict  # complete config section of the encoder: 'name' and every field
+  # parameters of the network, nested dict of numpy arrays: {'encoder': …}, and its heads
   params: dict
-  step: int | None
-  tokenizer_folder: Any
+  step: int | None  # step of the checkpoint; None for a Hugging Face directory
+  tokenizer_folder: Any  # folder with the tokenizer's files
+  # config section of the tokenizer; None for a Hugging Face directory
   tokenizer_section: dict | None
+  # name of a Hugging Face class whose family holds the encoder: config.hf if it fits, or the
+  # directory's class
   hf: str
-  shape: hf_tokenizer.Shape
-  vocab_size: int
-  config: Any = None
-  facts: Mapping[str, Any] = types.MappingProxyType({})
-  learned: tuple[str, ...] = (objective_of.MASKED,)
+  shape: hf_tokenizer.Shape  # how texts are framed, and the padding side
+  vocab_size: int  # rows of the word table
+  config: Any = None  # config of the run; None for a Hugging Face directory
+  facts: Mapping[str, Any] = types.MappingProxyType({})  # facts of its task, see tasks.Task
+  learned: tuple[str, ...] = (objective_of.MASKED,)  # see objective.Network
+  # how vectors of texts are made of it
   vectors: sentence_vectors.Vectors = sentence_vectors.Vectors()
 
   @property

@@ -6,6 +6,8 @@ An address is W, W@STEP or W@best (a run), hf:DIR or hf:ID[@revision] (a Hugging
 
 import functools
 
+import numpy as np
+
 from bertzoo_jax import hf
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
@@ -144,8 +146,9 @@ def _shallower(loaded, report, words, encoder):
       f'init_layers={words!r} selects {len(numbers)} layers of {depth}, but the network has '
       f'{wanted}: set config.encoder.num_layers={len(numbers)}.'
     )
-  stacks = (len(x) for p, x in hf.flatten(loaded).items() if p.startswith('encoder/layers/'))
-  if {*stacks} - {1, depth}:
+  flat = hf.flatten(loaded)
+  stacks = {p: x for p, x in flat.items() if p.startswith('encoder/layers/') and len(x) > 1}
+  if {len(x) for x in stacks.values()} - {depth}:
     raise errors.UserError(
       f'init_layers={words!r}: layers of {report.source} share parameters in groups, so single '
       'layers cannot be taken: leave init_layers out.'
@@ -161,7 +164,8 @@ def _shallower(loaded, report, words, encoder):
     for place, number in enumerate(numbers)
     if kind(number, theirs) != kind(place, ours)
   ]
-  return hf.only_layers(loaded, numbers, depth), report, [line, *changed]
+  flat |= {path: x[np.array(numbers)] for path, x in stacks.items()}
+  return hf.unflatten(flat), report, [line, *changed]
 
 
 def _with_frozen(params, fresh, objective, init):

@@ -256,7 +256,6 @@ class Loaded:
     return batch
 
   def _length(self, max_length) -> int:
-    """Tokens of a row."""
     if max_length is None:
       lengths = [n for n in (self.pretrained.vectors.max_length, self.max_length) if n]
       max_length = min(lengths, default=_LONGEST)

@@ -180,11 +180,9 @@ def outputs(encoder, params, split, task, section, batch_size: int = 64) -> dict
         if name not in out:
           size = len(split.ids) if axis == 'tokens' else len(split)
           out[name] = np.zeros((size, *x.shape[1:]), np.float32)
-        out[name][_places(split, numbers) if axis == 'tokens' else numbers] = x
+        places = numbers
+        if axis == 'tokens':
+          rows, at = split.rows(numbers), split.offsets
+          places = np.concatenate([np.arange(at[row], at[row + 1]) for row in rows])
+        out[name][places] = x
   return out
-
-
-def _places(split, units) -> np.ndarray:
-  """Where the tokens of these units are in `split.ids`."""
-  rows = (units[:, None] * split.group + np.arange(split.group)).reshape(-1)
-  return np.concatenate([np.arange(split.offsets[r], split.offsets[r + 1]) for r in rows])

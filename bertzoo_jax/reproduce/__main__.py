@@ -23,39 +23,29 @@ from absl import flags
 from bertzoo_jax import cli
 
 
-def main(_):
+def main(asked):
   from bertzoo_jax.reproduce import rows  # with jax: --help does not wait for it
 
-  asked = dict(rows=_ROWS.value, tpu=_TPU.value)
-  if _PREFLIGHT.value:
-    print(rows.preflight(_CONFIG.value, _WORKDIR.value, price=_PRICE.value, **asked))
-    return
-  asked |= dict(source=_SOURCE.value, task_dir=_TASK_DIR.value, hours=_HOURS.value)
-  rows.reproduce(_CONFIG.value, _WORKDIR.value, **asked)
+  asked = dict(vars(asked))
+  price, source, task_dir, hours = (asked.pop(x) for x in ('price', 'source', 'task_dir', 'hours'))
+  if asked.pop('preflight'):
+    print(rows.preflight(price=price, **asked))
+  else:
+    rows.reproduce(source=source, task_dir=task_dir, hours=hours, **asked)
 
 
 if __name__ == '__main__':
-  _CONFIG = cli.define_config(
+  cli.define_config(
     fields=(), help='Table: configs/tables/FILE.py:SCALE, then --config.section.key=value.'
   )
-  _WORKDIR = flags.DEFINE_string(
-    'workdir', None, 'Folder of all rows, local or gs://.', required=True
-  )
-  _SOURCE = flags.DEFINE_multi_string('source', [], 'Text of all rows, as prepare takes it.')
-  _TASK_DIR = flags.DEFINE_string('task_dir', '.', "Folder of the tasks' files.")
-  _HOURS = flags.DEFINE_float(
+  cli.required(workdir='Folder of all rows, local or gs://.')
+  flags.DEFINE_multi_string('source', [], 'Text of all rows, as prepare takes it.')
+  flags.DEFINE_string('task_dir', '.', "Folder of the tasks' files.")
+  flags.DEFINE_float(
     'hours', None, 'Of the scale budget: hours that all rows may take.', lower_bound=0.01
   )
-  _TPU = flags.DEFINE_string(
-    'tpu', None, 'Accelerator type on which --hours are spent, or for --preflight: v4-32.'
-  )
-  _PREFLIGHT = flags.DEFINE_bool(
-    'preflight', False, 'Print the cost of the rows on a TPU; nothing is run.'
-  )
-  _PRICE = flags.DEFINE_float(
-    'price', None, 'Of --preflight: dollars per chip and hour.', lower_bound=0.0
-  )
-  _ROWS = flags.DEFINE_list(
-    'rows', [], 'Titles of rows, or their folders, by comma; all without it.'
-  )
+  cli.texts(tpu='Accelerator type on which --hours are spent, or for --preflight: v4-32.')
+  flags.DEFINE_bool('preflight', False, 'Print the cost of the rows on a TPU; nothing is run.')
+  flags.DEFINE_float('price', None, 'Of --preflight: dollars per chip and hour.', lower_bound=0.0)
+  flags.DEFINE_list('rows', [], 'Titles of rows, or their folders, by comma; all without it.')
   cli.run(main, cli.exit_process)

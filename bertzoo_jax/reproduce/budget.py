@@ -45,7 +45,6 @@ def divided(config, k: float):
 
 
 def tokens(experiment) -> int:
-  """Tokens of a whole run."""
   return sum(
     p.steps * plan.rows_of(p.config) * p.config.length for p in configuration.phases(experiment)
   )

@@ -13,8 +13,6 @@ _DEVICE = ('encoder', 'objective', 'optimizer', 'schedule', 'run')  # sections t
 
 
 class Line(NamedTuple):
-  """One row of a table."""
-
   row: str  # name of the row
   runs: int  # how many seeds
   fits: bool  # whether it fits the slice

@@ -51,8 +51,6 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-  """One row."""
-
   row: str
   title: str
   note: str
@@ -74,8 +72,6 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-  """A table."""
-
   table: dict  # config.table as plain values
   columns: list  # their titles
   varies: list  # the fields that its rows vary

@@ -34,10 +34,8 @@ def check(config) -> None:
 def jobs(config, workdir, wanted=()) -> list[running.Job]:
   """The jobs of a table, row by row in its order, each after the row that it begins with.
 
-  Args:
-    config: config of a table.
-    workdir: --workdir.
-    wanted: names or titles of rows; () for all. Rows that these begin with are added.
+  config: config of a table. workdir: --workdir. wanted: names or titles of rows; () for all. Rows
+  that these begin with are added.
 
   Raises UserError: an unknown row, or rows that begin with each other.
   """
@@ -99,7 +97,6 @@ def text_of(experiment) -> str:
 
 
 def rows_of(experiment) -> int:
-  """Rows of the global batch."""
   return experiment.batch_size or experiment.batch_tokens // experiment.length
 
 

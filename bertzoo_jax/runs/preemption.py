@@ -40,10 +40,13 @@ class Preemption:
     if self._asked and number == signal.SIGINT:
       raise KeyboardInterrupt
     if not self._asked:
-      _say(
+      # not by `print`, in the middle of which the signal may come
+      line = (
         f'{signal.Signals(number).name}: this run stops after the current step and saves. A second '
-        'Ctrl-C ends it at once and saves nothing.'
+        'Ctrl-C ends it at once and saves nothing.\n'
       )
+      with contextlib.suppress(OSError):
+        os.write(2, line.encode())
     self._asked = True
     if self._alone:
       self.name = signal.Signals(number).name
@@ -58,9 +61,3 @@ class Preemption:
     if not self._alone and multihost_utils.reached_preemption_sync_point(next(_count)):
       self.name = 'preemption'
     return self.name is not None
-
-
-def _say(line):
-  """Writes a line from inside a signal handler, where `print` may be in the middle of another."""
-  with contextlib.suppress(OSError):
-    os.write(2, f'{line}\n'.encode())

@@ -23,12 +23,7 @@ _LEFTOVERS = ('orbax-checkpoint-tmp', '.deleting')
 
 def steps(workdir) -> list[int]:
   """Steps that have a committed checkpoint, in order."""
-  folder = storage.absolute(workdir) / FOLDER
-  if not folder.exists():
-    return []
-  return sorted(
-    int(p.name) for p in folder.iterdir() if is_step(p.name) and p.is_dir() and _is_committed(p)
-  )
+  return sorted(map(int, _named(storage.absolute(workdir) / FOLDER, committed=True)))
 
 
 def below(workdir) -> list[str]:
@@ -124,11 +119,12 @@ def files(folder) -> list[str]:
 
 def unmarked(folder) -> list[str]:
   """Names of the step folders on gs:// that lack their commit markers."""
-  if not folder.exists():
-    return []
-  return [
-    p.name for p in folder.iterdir() if is_step(p.name) and p.is_dir() and not _is_committed(p)
-  ]
+  return _named(folder, committed=False)
+
+
+def _named(folder, committed: bool) -> list[str]:
+  known = [p for p in folder.iterdir() if is_step(p.name)] if folder.exists() else []
+  return [p.name for p in known if p.is_dir() and _is_committed(p) == committed]
 
 
 def _is_committed(folder) -> bool:

@@ -229,29 +229,26 @@ def _range(text):
   return int(first), int(end)
 
 
-def main(_):
-  asked = dict(cache_dir=_CACHE_DIR.value, phase=_PHASE.value, split=_SPLIT.value, npz=_NPZ.value)
-  asked |= dict(steps=_range(_STEPS.value), rows=_ROWS.value, stats=_STATS.value)
-  show(_CONFIG.value, _CORPUS.value, **asked)
+def main(asked):
+  more = vars(asked) | dict(steps=_range(asked.steps))
+  show(more.pop('config'), more.pop('corpus'), **more)
 
 
 if __name__ == '__main__':
-  _CONFIG = cli.define_config()
-  _CORPUS = flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP, required=True)
-  _CACHE_DIR = flags.DEFINE_string('cache_dir', None, cli.CACHE_DIR_HELP)
-  _STEPS = flags.DEFINE_string(
-    'steps', None, 'first:end, steps of the run (of the held-out split: evaluation batches).'
+  cli.define_config()
+  flags.DEFINE_multi_string('corpus', None, cli.CORPUS_HELP, required=True)
+  cli.texts(
+    cache_dir=cli.CACHE_DIR_HELP,
+    steps='first:end, steps of the run (of the held-out split: evaluation batches).',
+    npz='Write the raw batches of --steps to this file.',
   )
-  _PHASE = flags.DEFINE_integer(
-    'phase', None, 'Index of the phase. Default: the phase of the first step.'
-  )
-  _SPLIT = flags.DEFINE_enum('split', 'train', list(corpora.SPLITS), 'Which documents.')
-  _ROWS = flags.DEFINE_integer('rows', 4, 'Rows printed per step.', lower_bound=0)
-  _STATS = flags.DEFINE_bool(
+  flags.DEFINE_integer('phase', None, 'Index of the phase. Default: the phase of the first step.')
+  flags.DEFINE_enum('split', 'train', list(corpora.SPLITS), 'Which documents.')
+  flags.DEFINE_integer('rows', 4, 'Rows printed per step.', lower_bound=0)
+  flags.DEFINE_bool(
     'stats',
     False,
     f'Measure rates and lengths (over {STATS_STEPS} steps without --steps) instead of printing '
     'rows.',
   )
-  _NPZ = flags.DEFINE_string('npz', None, 'Write the raw batches of --steps to this file.')
   cli.run(main)

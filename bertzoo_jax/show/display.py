@@ -36,7 +36,6 @@ def legend(features):
 
 
 def heading(step, row, batch, fields):
-  """One line about a row."""
   used = int((batch['segment_ids'][row] > 0).sum())
   predicted = int(batch['masked_weights'][row].sum())
   parts = [f'step {step}, row {row}: {used} tokens, {predicted} to predict']

@@ -15,8 +15,7 @@ _MOST_WORDS = 10  # longer runs share one line
 class Meter:
   """Counts over batches.
 
-  Args:
-    special: {'pad' | 'cls' | 'sep' | 'mask' | …: id}.
+  special: {'pad' | 'cls' | 'sep' | 'mask' | …: id}.
   """
 
   def __init__(self, special):

@@ -40,17 +40,12 @@ def train_batch(
 ) -> dict[str, np.ndarray]:
   """The batch of a train step.
 
-  Args:
-    split: Split with labels.
-    step: from 0.
-    length_buckets: ascending lengths (`buckets`).
-    padding: left | right.
-    pad: id of the padding token.
+  split: Split with labels. step: from 0. length_buckets: ascending lengths (`buckets`). padding:
+  left | right. pad: id of the padding token.
 
-  Returns:
-    input_ids, token_type_ids, segment_ids (1 token, 0 padding) int32 [B, L]; [B, group, L] of a
-    split with groups of rows; the split's features; labels: [B, …] of rows, [B, K] of places,
-    [B, L] of tokens; label_weights float32 [B], all 1; of tokens [B, L], 1 where there is a label.
+  Returns input_ids, token_type_ids, segment_ids (1 token, 0 padding) int32 [B, L]; [B, group, L] of
+  a split with groups of rows; the split's features; labels: [B, …] of rows, [B, K] of places, [B,
+  L] of tokens; label_weights float32 [B], all 1; of tokens [B, L], 1 where there is a label.
   """
   rows = rows_of(len(split), step, batch_size=batch_size, seed=seed)
   length = _length(split, rows, length_buckets)
@@ -62,10 +57,9 @@ def ordered_batches(split, batch_size: int, *, length_buckets, padding: str, pad
 
   Args: see train_batch.
 
-  Returns:
-    rows: int64 [number of real rows], so that `out[rows] = predictions[:len(rows)]` restores the
-      order. batch: see train_batch. The last batch is filled with copies of a row, with
-      label_weights 0. A split without labels has labels 0.
+  Returns rows: int64 [number of real rows], so that `out[rows] = predictions[:len(rows)]` restores
+  the order. batch: see train_batch. The last batch is filled with copies of a row, with
+  label_weights 0. A split without labels has labels 0.
   """
   order = np.argsort(split.lengths, kind='stable')
   for start in range(0, len(order), batch_size):
@@ -79,7 +73,7 @@ def ordered_batches(split, batch_size: int, *, length_buckets, padding: str, pad
 
 def gathered(split, units, *, length: int, padding: str, pad: int) -> dict[str, np.ndarray]:
   """The batch of these units (int64 [B]), padded to `length`; see train_batch."""
-  rows = (units[:, None] * split.group + np.arange(split.group)).reshape(-1)
+  rows = split.rows(units)
   starts, sizes = split.offsets[rows], split.sizes[rows]
   before = length - sizes if padding == 'left' else np.zeros_like(sizes)
   places = np.arange(length) - before[:, None]

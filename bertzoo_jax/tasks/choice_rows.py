@@ -20,12 +20,8 @@ def choice_rows(
   a text, the row has the question beside the option. Rows that fill a unit have only special tokens
   and option_weights 0.
 
-  Args:
-    examples: N of them.
-    numbers: labels, int32 [N]; None without.
-    tokenizer: has encode_as_transformers.
-    frame: frames.Frame of the rows.
-    fields: fields of config.features.
+  examples: N of them. numbers: labels, int32 [N]; None without. tokenizer: has
+  encode_as_transformers. frame: frames.Frame of the rows. fields: fields of config.features.
 
   Raises UserError: more options than fit; no room.
   """

@@ -13,8 +13,6 @@ UNLABELLED = 'test without labels'  # the split of a file whose labels are not r
 
 
 class Record(NamedTuple):
-  """An example."""
-
   place: str  # for messages: within its file ('line 7'); in Examples, with the file's name
   id: str | None  # its name in a submission, from the file; None for its number from 0
   # a Text, Sentence, Question or Choice. It has `label` or None; `key`, equal for examples that
@@ -60,7 +58,6 @@ class Examples:
     return len(self.records)
 
   def column(self, name: str) -> list:
-    """A field of the value of each example."""
     return [getattr(record.value, name) for record in self.records]
 
   values = functools.cached_property(lambda self: [record.value for record in self.records])
@@ -75,7 +72,6 @@ class Examples:
     return None if None in labels[:1] else labels
 
   def take(self, indices) -> 'Examples':
-    """The examples with these indices."""
     return Examples([self.records[i] for i in indices])
 
   def changed(self, change: Callable) -> 'Examples':
@@ -83,35 +79,22 @@ class Examples:
     return Examples([record._replace(value=change(record)) for record in self.records])
 
   def unlabelled(self) -> 'Examples':
-    """The examples without their labels."""
     return self.changed(lambda record: record.value._replace(label=None))
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-  """The examples of a task.
-
-  Attributes:
-    splits: {name: examples}: `train`, and names that begin with `dev` or `test`.
-    labels: the labels in the order of their classes, 'a|b' where b is another spelling of a; ()
-      for those of train, sorted.
-    label_columns: their names, with several columns one label each.
-    leave_out: labels whose examples are left out.
-    dev_share: share of train that becomes `dev` if there is no such split; stratified: whether the
-      share is taken per label.
-    digest: SHA-256 of all bytes that were read.
-    notes: sentences about files and rows for the user.
-    read: function path of a file → examples without labels, for predictions.
-    caps: {'train' | 'dev': most examples of such splits}; 0 for all.
-  """
-
+  # {name: examples}: `train`, and names that begin with `dev` or `test`
   splits: dict[str, Examples]
+  # the labels in the order of their classes, 'a|b' where b is another spelling of a; () for those
+  # of train, sorted
   labels: tuple[str, ...] = ()
-  label_columns: tuple[str, ...] = ()
-  leave_out: tuple[str, ...] = ()
-  dev_share: float = 0.1
-  digest: str = ''
-  notes: tuple[str, ...] = ()
-  read: Callable | None = None
-  stratified: bool = False
+  label_columns: tuple[str, ...] = ()  # their names, with several columns one label each
+  leave_out: tuple[str, ...] = ()  # labels whose examples are left out
+  dev_share: float = 0.1  # share of train that becomes `dev` if there is no such split
+  digest: str = ''  # SHA-256 of all bytes that were read
+  notes: tuple[str, ...] = ()  # sentences about files and rows for the user
+  read: Callable | None = None  # function path of a file → examples without labels, for predictions
+  stratified: bool = False  # whether the share is taken per label
+  # {'train' | 'dev': most examples of such splits}; 0 for all
   caps: Mapping[str, int] = dataclasses.field(default_factory=dict)

@@ -19,11 +19,8 @@ from bertzoo_jax.tasks.frames import Rows
 def texts(examples, numbers, tokenizer, frame) -> Rows:
   """One text or two in one row.
 
-  Args:
-    examples: N of them.
-    numbers: their labels; None without.
-    tokenizer: has encode_as_transformers.
-    frame: frames.Frame of the rows.
+  examples: N of them. numbers: their labels; None without. tokenizer: has encode_as_transformers.
+  frame: frames.Frame of the rows.
 
   The ends of texts are cut, as the `tokenizers` library does with longest_first. Raises UserError
   if there is no room for a token.

@@ -71,7 +71,6 @@ class Flat(NamedTuple):
 
 
 def flat(arrays) -> Flat:
-  """Concatenates arrays of int32."""
   sizes = np.array([len(x) for x in arrays], np.int64)
   values = np.concatenate(arrays) if arrays else np.zeros(0, np.int32)
   return Flat(values.astype(np.int32), offsets_of(sizes), sizes)
@@ -83,7 +82,6 @@ def offsets_of(sizes) -> np.ndarray:
 
 
 def tokens_of(encode, texts) -> Flat:
-  """The tokens of each text."""
   return flat(encoded(encode, texts))
 
 

@@ -15,10 +15,9 @@ def numbered(source: Source, kind):
   source: Source of one of sources.BY_NAME. kind: Kind of the task. Raises UserError: a label that
   is unknown, missing or of another form; only one class.
 
-  Returns:
-    (names, splits, notes). names: of the labels, in the order of their classes. splits: {name:
-    (examples, array or None)}; the array is from `kind.encode`. `dev` is part of train if the
-    source has no dev split. notes: sentences for the user.
+  Returns (names, splits, notes). names: of the labels, in the order of their classes. splits:
+  {name: (examples, array or None)}; the array is from `kind.encode`. `dev` is part of train if the
+  source has no dev split. notes: sentences for the user.
   """
   kind.accept(source)
   notes, splits, inputs = [], {}, kind.inputs
@@ -66,10 +65,8 @@ def cap(splits: dict, source: Source) -> list[str]:
 def take_dev(splits: dict, source: Source, units='examples', by='a hash') -> list[str]:
   """Moves a share of train to the split `dev` if there is no dev split; returns notes.
 
-  Args:
-    splits: {name: examples}, which is changed.
-    source: has dev_share and stratified, see `held_out`.
-    units, by: words of the note: the name of examples, and the rule that chooses them.
+  splits: {name: examples}, which is changed. source: has dev_share and stratified, see `held_out`.
+  units, by: words of the note: the name of examples, and the rule that chooses them.
   """
   if any(name.startswith('dev') for name in splits):
     return []

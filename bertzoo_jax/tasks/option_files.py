@@ -23,8 +23,6 @@ _LETTERS = tuple('ABCDEFGHIJKLMNOPQRSTUVWXYZ')
 
 
 class Choice(NamedTuple):
-  """A question with options."""
-
   # text, question: '' for none
   text: str
   question: str
@@ -208,7 +206,6 @@ def _stories_of_table(data, path):
 
 
 def _table(file):
-  """A table of the user's."""
   fields, path, is_test = file.fields, file.path, file.split.startswith('test')
   named = [name.strip() for name in fields.options.split(',') if name.strip()]
 

@@ -17,7 +17,6 @@ def predictions(path, task: Task, split: Split, outputs) -> None:
 
 
 def json_lines(lines: list[dict]) -> str:
-  """One JSON object per line."""
   return ''.join(json.dumps(line, ensure_ascii=False) + '\n' for line in lines)
 
 

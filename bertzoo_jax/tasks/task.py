@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertzoo_jax.tasks.kinds.kind import Kind
-from bertzoo_jax.tasks.kinds.kind import sign
+from bertzoo_jax.tasks.kinds import kind as kind_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +53,11 @@ class Split:
     """Whether each row was cut, bool [N · group]."""
     return self.uncut > self.sizes
 
+  def rows(self, units: np.ndarray) -> np.ndarray:
+    """The numbers of the rows of these units, int64."""
+    return (units[:, None] * self.group + np.arange(self.group)).reshape(-1)
+
   def row(self, i: int) -> np.ndarray:
-    """The ids of one row."""
     return self.ids[self.offsets[i] : self.offsets[i + 1]]
 
   def no_labels(self, units: int) -> np.ndarray:
@@ -65,45 +67,28 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A task to fine-tune on.
-
-  Attributes:
-    name: config.name.
-    kind: its Kind.
-    labels: in the order of their classes; () for a task without labels.
-    metrics: names; the first is the dev score. positive: the label that
-      metrics of one label count; '' for none.
-    splits: {name: Split}: train, then dev…, then test….
-    hash: SHA-256 of the files and of all rows and labels made of them.
-    max_length: tokens of a row, at most.
-    padding: left | right. pad: id of the padding token.
-    notes: sentences about files and rows.
-    facts: facts of the train split, needed by predictions; JSON, kept with the run.
-    rows: function (examples, their labels as numbers or None, name) → Split.
-    read: function path of a file → Split without labels; None of a trained network.
-    logit_threshold: the logit above which one of several labels is predicted.
-  """
-
-  name: str
-  kind: Kind
-  labels: tuple[str, ...]
-  metrics: tuple[str, ...]
-  splits: dict[str, Split]
-  hash: str
-  max_length: int
-  padding: str
-  pad: int
-  notes: tuple[str, ...]
+  name: str  # config.name
+  kind: kind_lib.Kind  # its Kind
+  labels: tuple[str, ...]  # in the order of their classes; () for a task without labels
+  metrics: tuple[str, ...]  # names; the first is the dev score
+  splits: dict[str, Split]  # {name: Split}: train, then dev…, then test…
+  hash: str  # SHA-256 of the files and of all rows and labels made of them
+  max_length: int  # tokens of a row, at most
+  padding: str  # left | right
+  pad: int  # id of the padding token
+  notes: tuple[str, ...]  # sentences about files and rows
+  # facts of the train split, needed by predictions; JSON, kept with the run
   facts: Mapping[str, Any]
-  rows: Callable
+  rows: Callable  # function (examples, their labels as numbers or None, name) → Split
+  # function path of a file → Split without labels; None of a trained network
   read: Callable | None = None
-  positive: str = ''
-  logit_threshold: float = 0.0
+  positive: str = ''  # the label that metrics of one label count; '' for none
+  logit_threshold: float = 0.0  # the logit above which one of several labels is predicted
 
   @property
   def sign(self) -> int:
     """1 if a higher first metric is better, −1 if a lower one is."""
-    return sign(self.kind, self.metrics[0])
+    return kind_lib.sign(self.kind, self.metrics[0])
 
   def report(self) -> str:
     """Labels, baseline, lengths and oddities of the files, as lines of text."""

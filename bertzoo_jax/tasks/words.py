@@ -16,8 +16,6 @@ from bertzoo_jax.tasks.frames import Rows
 
 
 class Places(NamedTuple):
-  """The positions of words among tokens."""
-
   # int64 [W], index of each word's first token in the ids of the split; −1 for a word without
   # tokens
   first: np.ndarray
@@ -33,11 +31,8 @@ def words(fields: definitions.Words, examples: Examples, numbers, tokenizer, fra
   the previous one, the last row earlier. A word is predicted in the row where it has most tokens on
   both sides; in its other rows it is context.
 
-  Args:
-    examples: N sentences.
-    numbers: labels of all words, int32 [W], −1 for words without a loss; None without labels.
-    tokenizer: has encode_words.
-    frame: frames.Frame of the rows.
+  examples: N sentences. numbers: labels of all words, int32 [W], −1 for words without a loss; None
+  without labels. tokenizer: has encode_words. frame: frames.Frame of the rows.
 
   Raises UserError: the overlap leaves no room.
   """

@@ -118,7 +118,7 @@ def refuse_source(raw: bytes, head: bytes, file) -> None:
     raise errors.UserError(
       f'{file} is XML, but no MediaWiki dump: bring its text as plain text or JSON lines.'
     )
-  if raw and (outer == '.parquet' or outer in unpacking.NAMES and not unpacking.is_packed(raw)):
+  if raw and (outer == '.parquet' or outer in unpacking.NAMES and not unpacking.decompressor(raw)):
     raise errors.UserError(
       f'{file} is not what its name says: download it again, or rename it if it is text.'
     )

@@ -38,13 +38,10 @@ def normal(text: str) -> str:
 def find(reader, excluded, say_read, folder, parts=1) -> Repeats:
   """Reads all documents and finds the repeats, and the texts of `excluded`.
 
-  Args:
-    reader: sources.Reader.
-    excluded: set of hashes from `hashes_of`.
-    say_read: called with the bytes read so far.
-    folder: for hashes on disk, 24 bytes per document and longer paragraph. It is made here, or
-      emptied, and removed at the end.
-    parts: number of files for the hashes; one is in memory at a time.
+  reader: sources.Reader. excluded: set of hashes from `hashes_of`. say_read: called with the bytes
+  read so far. folder: for hashes on disk, 24 bytes per document and longer paragraph. It is made
+  here, or emptied, and removed at the end. parts: number of files for the hashes; one is in memory
+  at a time.
   """
   _clear(folder)
   folder.mkdir(parents=True)

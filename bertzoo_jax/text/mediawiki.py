@@ -31,8 +31,6 @@ class Damaged(ValueError):
 
 
 class Page(NamedTuple):
-  """An article."""
-
   line: int  # its first line in the file
   text: str
   size: int  # characters

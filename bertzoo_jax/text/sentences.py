@@ -115,7 +115,6 @@ def _in_pieces(segment, paragraph):
 
 @functools.cache
 def languages() -> tuple[str, ...]:
-  """The languages that have rules."""
   return tuple(sorted(f.stem for f in _FOLDER.glob('*.txt')))
 
 
@@ -137,7 +136,6 @@ def _warn(name, language, say):
 
 
 def whole(paragraph: str) -> list[str]:
-  """The paragraph as one sentence."""
   paragraph = paragraph.strip()
   return [paragraph] if paragraph else []
 

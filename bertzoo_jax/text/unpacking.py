@@ -18,18 +18,13 @@ _PACKED = 1 << 16  # bytes read at a time
 _PIECE = 1 << 10
 
 
-def is_packed(head: bytes) -> bool:
-  """Whether a file with these first bytes (at least 6, or all) is packed."""
-  return _decompressor(head) is not None
-
-
 def blocks(raw, head: bytes):
   """Yields the content of a file, BLOCK bytes or more at a time; the last block may be shorter.
 
-  raw: the file, opened for reading bytes, at its start. head: its first bytes, as of `is_packed`.
+  raw: the file, opened for reading bytes, at its start. head: see `decompressor`.
   Raises DAMAGED, OSError: after all content that could be read.
   """
-  new, ready, damage = _decompressor(head), bytearray(), None
+  new, ready, damage = decompressor(head), bytearray(), None
   try:
     for piece in _unpacked(raw, new, BLOCK) if new else iter(lambda: raw.read(BLOCK), b''):
       ready += piece
@@ -46,7 +41,7 @@ def blocks(raw, head: bytes):
 
 def inside(raw, head: bytes, size: int) -> bytes:
   """The first `size` bytes, or less, of a file's content; arguments as of `blocks`."""
-  data, new = b'', _decompressor(head)
+  data, new = b'', decompressor(head)
   if not new:
     return head[:size]
   try:
@@ -78,8 +73,10 @@ def _unpacked(raw, new, most):
       data = more.lstrip(b'\0')
 
 
-def _decompressor(head):
-  """A function that makes a decompressor of one stream; None if the file is not packed."""
+def decompressor(head):
+  """A function that makes a decompressor of one stream; None if the file is not packed. head: its
+  first bytes, at least 6, or all.
+  """
   if head.startswith(b'\x1f\x8b'):
     return _Member
   if head.startswith(b'BZh'):

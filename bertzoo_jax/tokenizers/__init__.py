@@ -157,13 +157,10 @@ def size_for(text_bytes: int) -> int:
 def train(section: dict, texts, text_bytes: int = 0) -> Tokenizer:
   """Trains a tokenizer; the same texts in the same order give the same bytes.
 
-  Args:
-    section: config.tokenizer. A vocab_size of 'auto' becomes that of `size_for`, or the number of
-      pieces that the text yields, if that is less. It grows if the characters that cover COVERED of
-      the text need more room.
-    texts: iterator of str, which is streamed; or a function that returns one, which may be called
-      several times.
-    text_bytes: bytes of the whole text, for 'auto'.
+  section: config.tokenizer. A vocab_size of 'auto' becomes that of `size_for`, or the number of
+  pieces that the text yields, if that is less. It grows if the characters that cover COVERED of the
+  text need more room. texts: iterator of str, which is streamed; or a function that returns one,
+  which may be called several times. text_bytes: bytes of the whole text, for 'auto'.
 
   Raises UserError: the text does not yield section['vocab_size'] pieces.
   """

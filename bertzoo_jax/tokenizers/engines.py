@@ -57,9 +57,8 @@ class Engines:
   def encode_words(self, sentences: list[list[str]]) -> list[tuple[np.ndarray, np.ndarray]]:
     """Like transformers' AutoTokenizer(words, is_split_into_words=True, add_special_tokens=False).
 
-    Returns:
-      (ids, words) of each sentence, int32 [T]: token t belongs to the word words[t]. A word may
-      have no token. A byte-level BPE puts a blank before each word (add_prefix_space=True).
+    Returns (ids, words) of each sentence, int32 [T]: token t belongs to the word words[t]. A word
+    may have no token. A byte-level BPE puts a blank before each word (add_prefix_space=True).
     """
     options = dict(is_pretokenized=True, add_special_tokens=False)
     with _splitting():

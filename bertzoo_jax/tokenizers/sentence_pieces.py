@@ -169,11 +169,9 @@ WORD_STARTS = {
 def engine(vocabulary, before, special, split_commas) -> hf.Tokenizer:
   """A `tokenizers` engine that segments as the SentencePiece model does.
 
-  Args:
-    vocabulary: kinds.Vocabulary with the model's bytes.
-    before: list of normalizers that come before the model's.
-    special: pieces that no text may spell.
-    split_commas: whether pieces that end in a digit and a comma are never used.
+  vocabulary: kinds.Vocabulary with the model's bytes. before: list of normalizers that come before
+  the model's. special: pieces that no text may spell. split_commas: whether pieces that end in a
+  digit and a comma are never used.
   """
   file = spiece_file.parse(vocabulary.model)
   dead = [

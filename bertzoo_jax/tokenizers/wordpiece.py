@@ -84,7 +84,6 @@ def wordpiece(fields: definitions.Wordpiece) -> kinds.Kind:
 
 
 def starts_word(piece: str) -> bool:
-  """Whether a piece begins a word."""
   return not piece.startswith('##')
 
 

@@ -38,10 +38,8 @@ def step_flops(objective, params, batch: dict) -> float:
   They are counted in the traced program, so further passes, heads and the user's own parts are
   included.
 
-  Args:
-    objective: must use plain XLA operations, and an encoder that saves all activations.
-    params: parameters of the objective, arrays or shapes.
-    batch: {name: shape struct}.
+  objective: must use plain XLA operations, and an encoder that saves all activations. params:
+  parameters of the objective, arrays or shapes. batch: {name: shape struct}.
   """
   rows = batch['input_ids'].shape[0]
   batch = {**batch, 'row_keys': jax.ShapeDtypeStruct((rows, 2), np.uint32)}

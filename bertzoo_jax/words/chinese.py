@@ -37,8 +37,7 @@ class Segmenter:
   Attributes:
     facts: {'segmenter', 'segmenter_version', 'segmenter_dictionary' (its SHA-256)}.
 
-  Raises:
-    UserError: jieba is not installed.
+  Raises UserError: jieba is not installed.
   """
 
   def __init__(self, tags: bool):

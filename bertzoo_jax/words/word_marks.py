@@ -87,10 +87,9 @@ class Marker:
     texts: sentences, before `clean`. encoded: per sentence (ids, starts, ends), int32 [T], of
     `clean(text)`: a token has the characters starts … ends − 1.
 
-    Returns:
-      (bits per sentence, uint8 [T]; number of sentences in which a border of a word, phrase or
-      entity is inside a token. Such tokens are marked as the tokenizer's own words, and not as part
-      of a phrase or entity).
+    Returns (bits per sentence, uint8 [T]; number of sentences in which a border of a word, phrase
+    or entity is inside a token. Such tokens are marked as the tokenizer's own words, and not as
+    part of a phrase or entity).
     """
     marks, misaligned = [], 0
     for first in range(0, len(texts), _SENTENCES):
@@ -299,14 +298,10 @@ def _without_blanks(text):
 def count(tokens, starts, units, word_starts) -> dict[str, int]:
   """Number of units, and of units of two or more tokens.
 
-  Args:
-    tokens: ids [T].
-    starts: first token of each sentence, int [S]; it begins a word.
-    units: uint8 [T] of marks; None: words are determined by `word_starts`.
-    word_starts: bool [V].
+  tokens: ids [T]. starts: first token of each sentence, int [S]; it begins a word. units: uint8 [T]
+  of marks; None: words are determined by `word_starts`. word_starts: bool [V].
 
-  Returns:
-    words, multi_piece_words, phrases, multi_piece_phrases, entities, multi_piece_entities.
+  Returns words, multi_piece_words, phrases, multi_piece_phrases, entities, multi_piece_entities.
   """
   tokens = np.asarray(tokens)
   if units is None:
@@ -331,9 +326,8 @@ def check(corpus, section) -> tuple[str, ...]:
   corpus: an open corpus; its manifest['report'] holds the sums of `count` (a corpus in memory has
   none and passes). section: config.masking. Raises UserError: the corpus has none.
 
-  Returns:
-    Warnings about suspiciously few (Chinese text with the tokenizer's own words has some Latin
-    ones).
+  Returns warnings about suspiciously few (Chinese text with the tokenizer's own words has some
+  Latin ones).
   """
   fields, report = dict(section), corpus.manifest['report']
   level = _LEVEL_OF[fields['name']](fields) if fields['name'] in _LEVEL_OF else None

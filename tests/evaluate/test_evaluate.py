@@ -211,21 +211,19 @@ def test_rows_of_one_set_are_there_once_also_where_they_are_few(corpus):
   assert train[0] == 2 and 10 < train[1] < 100  # an epoch, and no row twice
 
 
-def set_flags(monkeypatch, **values):
-  """Flags of the command; those that are not named are as without them."""
-  none = 'CORPUS MINIMAL_PAIRS SIMILARITY COLUMNS RETRIEVAL SCORE_BY GAPS REQUIRE CACHE_DIR'.split()
-  none += ['JSON', 'MASKING_OF']
-  usual = dict(dict.fromkeys(none), DRAW=0, TOP=0, GROUP_BY='', BATCHES=BATCHES)
-  for name, value in {**usual, **values}.items():
-    value = str(value) if isinstance(value, pathlib.Path) else value
-    monkeypatch.setattr(command, f'_{name}', types.SimpleNamespace(value=value), raising=False)
+def run_command(**values):
+  """Runs the command with these flags; those that are not named are as without them."""
+  none = 'corpus minimal_pairs similarity columns retrieval score_by gaps require cache_dir'.split()
+  usual = dict.fromkeys([*none, 'json', 'masking_of']) | dict(draw=0, top=0, group_by='')
+  values = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in values.items()}
+  command.main(types.SimpleNamespace(**{**usual, 'batches': BATCHES, **values}))
 
 
 def test_the_same_command_gives_the_same_numbers_a_table_and_json(
-  run, corpus, found, tmp_path, monkeypatch, capsys
+  run, corpus, found, monkeypatch, tmp_path, capsys
 ):
-  set_flags(monkeypatch, WORKDIR=f'{run[0]}@7', CORPUS=[str(corpus)], JSON=tmp_path / 'scores.json')
-  command.main(None)
+  asked = dict(workdir=f'{run[0]}@7', corpus=[str(corpus)], json=tmp_path / 'scores.json')
+  run_command(**asked)
   said = capsys.readouterr().out
   assert scores.table(found) in said and 'at step 7' in said
   lines = said.splitlines()[1:]
@@ -234,12 +232,11 @@ def test_the_same_command_gives_the_same_numbers_a_table_and_json(
   assert lines[3].startswith('network  nsp 24') and lines[3].endswith('head')
   assert json.loads((tmp_path / 'scores.json').read_text()) == json.loads(scores.to_json(found))
   with pytest.raises(errors.UserError, match='not overwritten'):
-    command.main(None)
+    run_command(**asked)
   # of several corpora all are checked before the first is scored
-  set_flags(monkeypatch, WORKDIR=f'{run[0]}@7', CORPUS=[str(corpus), str(tmp_path / 'none')])
   monkeypatch.setattr(scores, 'evaluate', None)
   with pytest.raises(errors.UserError, match='No corpus at .*/none'):
-    command.main(None)
+    run_command(workdir=f'{run[0]}@7', corpus=[str(corpus), str(tmp_path / 'none')])
 
 
 def test_networks_without_a_pair_head_get_a_linear_probe_each(corpus, tmp_path):

@@ -13,7 +13,6 @@ from bertzoo_jax import objectives
 from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.corpus import corpus as corpora
-from bertzoo_jax.evaluate import __main__ as command
 from bertzoo_jax.evaluate import gaps
 from bertzoo_jax.objectives import networks
 from tests.evaluate import test_evaluate as made
@@ -125,10 +124,9 @@ def test_a_requirement_that_is_not_reached_is_one_sentence_and_code_3(found, bad
 def test_the_screen_prints_each_gap_and_three_accuracies(
   run, corpus, found, monkeypatch, capsys, tmp_path
 ):
-  asked, calls = dict(WORKDIR=str(run[0]), CORPUS=[str(corpus)], GAPS=4, TOP=3), []
+  asked, calls = dict(workdir=str(run[0]), corpus=[str(corpus)], gaps=4, top=3), []
   monkeypatch.setattr(gaps, 'find', lambda *given, **how: calls.append((given, how)) or found)
-  made.set_flags(monkeypatch, **asked, JSON=tmp_path / 'gaps.json')
-  command.main(None)
+  made.run_command(**asked, json=tmp_path / 'gaps.json')
   said = capsys.readouterr().out
   how = dict(gaps=4, draw=0, top=3, batches=made.BATCHES, cache_dir=None)
   assert calls == [((str(run[0]), str(corpus)), how)] and said == gaps.screen(found) + '\n'
@@ -138,26 +136,24 @@ def test_the_screen_prints_each_gap_and_three_accuracies(
   written = json.loads((tmp_path / 'gaps.json').read_text())
   assert written['gaps'][0]['truth'] == found.gaps[0].truth
   assert [x['network'] for x in written['accuracies']] == [x.network for x in found.accuracies]
-  made.set_flags(monkeypatch, **asked, REQUIRE=9.0)
   with pytest.raises(gaps.NotLearned):
-    command.main(None)
+    made.run_command(**asked, require=9.0)
   assert capsys.readouterr().out == said, 'the screen comes before the sentence'
 
 
 @pytest.mark.parametrize(
   'asked, words',
   [
-    (dict(CORPUS=['c'], TOP=3), 'need --gaps'),
-    (dict(CORPUS=['c'], REQUIRE=0.0), 'need --gaps'),
-    (dict(CORPUS=None, MINIMAL_PAIRS='p', GAPS=3), 'give one --corpus'),
-    (dict(CORPUS=None, GAPS=3), 'one of them'),
-    (dict(CORPUS=['c'], MINIMAL_PAIRS='p'), 'one of them'),
+    (dict(corpus=['c'], top=3), 'need --gaps'),
+    (dict(corpus=['c'], require=0.0), 'need --gaps'),
+    (dict(minimal_pairs='p', gaps=3), 'give one --corpus'),
+    (dict(gaps=3), 'one of them'),
+    (dict(corpus=['c'], minimal_pairs='p'), 'one of them'),
   ],
 )
-def test_flags_that_do_not_go_together_are_refused(monkeypatch, asked, words):
-  made.set_flags(monkeypatch, WORKDIR='W', **asked)
+def test_flags_that_do_not_go_together_are_refused(asked, words):
   with pytest.raises(errors.UserError, match=words):
-    command.main(None)
+    made.run_command(workdir='W', **asked)
 
 
 def test_a_tick_marks_what_is_as_in_the_text(found):

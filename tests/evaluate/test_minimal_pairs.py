@@ -11,7 +11,6 @@ from bertzoo_jax import export
 from bertzoo_jax import parts
 from bertzoo_jax import pretrained
 from bertzoo_jax.common import errors
-from bertzoo_jax.evaluate import __main__ as command
 from bertzoo_jax.evaluate import likelihoods
 from bertzoo_jax.evaluate import minimal_pairs
 from bertzoo_jax.evaluate import pair_files
@@ -199,12 +198,12 @@ def test_a_pair_is_right_if_its_good_sentence_is_likelier_and_a_tie_is_wrong(run
   assert found.total.standard_error == pytest.approx(np.sqrt(5 / 12 * 7 / 12 / 12))
 
 
-def test_the_command_prints_groups_and_writes_json(run, tmp_path, monkeypatch, capsys):
+def test_the_command_prints_groups_and_writes_json(run, tmp_path, capsys):
   pairs = [(SENTENCES[0], SENTENCES[1], 'one'), (SENTENCES[2], SENTENCES[2], 'two')]
   file = write_pairs(tmp_path / 'pairs.jsonl', pairs)
   written = tmp_path / 'out.json'
-  evaluated.set_flags(monkeypatch, WORKDIR=run[0], MINIMAL_PAIRS=file, JSON=written)
-  command.main(None)
+  asked = dict(workdir=run[0], minimal_pairs=file, json=written)
+  evaluated.run_command(**asked)
   lines = capsys.readouterr().out.splitlines()
   assert lines[0].endswith('at step 7 on ' + file + ', tokens: masked')
   assert [line.split()[0] for line in lines[2:5]] == ['one', 'two', 'all']
@@ -213,7 +212,7 @@ def test_the_command_prints_groups_and_writes_json(run, tmp_path, monkeypatch, c
   assert [g['group'] for g in written['groups']] == ['one', 'two']
   assert written['total']['pairs'] == 2 and written['how'] == 'masked'
   with pytest.raises(errors.UserError, match='not overwritten'):
-    command.main(None)
+    evaluated.run_command(**asked)
 
 
 def test_files_are_read_in_both_layouts(tmp_path):

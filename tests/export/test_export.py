@@ -210,13 +210,11 @@ def test_another_class_is_written_as_asked_or_the_one_that_fits(
   assert (tmp_path / 'hf' / weights.HEADS_FILE).exists() == (asked is not None)  # the pair head
 
 
-def test_guesses_are_quoted_and_a_head_that_is_not_compared_fails(monkeypatch, capsys):
+def test_guesses_are_quoted_and_a_head_that_is_not_compared_fails(capsys):
   said = fill_mask.table('a [MASK]', [[(',', 0.057), ('the', 0.05)]])
   assert said == 'a [MASK]\nmask 1: "," 5.7 % · "the" 5.0 %'
-  for name, value in (('_MODEL', 'nowhere'), ('_TEXT', 'a [MASK]'), ('_TOP', 3)):
-    monkeypatch.setattr(fill_mask, name, types.SimpleNamespace(value=value), raising=False)
   with pytest.raises(errors.UserError, match='hf:nowhere is no folder'):
-    fill_mask.main(None)
+    fill_mask.main(types.SimpleNamespace(model='nowhere', text='a [MASK]', top=3))
   assert not capsys.readouterr().out
   assert not export.uncompared({'encoder': {}, 'mlm_head': {}, 'pair_head': {}})
   [row] = export.uncompared({'encoder': {}, 'strange_head': {}})

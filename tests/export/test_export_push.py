@@ -110,11 +110,9 @@ def remote(tmp_path, monkeypatch):
   return folder
 
 
-def run(monkeypatch, workdir, out, **flags):
-  values = dict(workdir=str(workdir), out=str(out), architecture=None, every=False, push=None)
-  for name, value in (values | flags).items():
-    monkeypatch.setattr(export, f'_{name.upper()}', _SAYS(value=value), raising=False)
-  export.main([])
+def run(workdir, out, **flags):
+  usual = dict(architecture=None, all_checkpoints=False, push=None)
+  export.main(_SAYS(workdir=str(workdir), out=str(out), **usual | flags))
 
 
 OPENED = """
@@ -129,7 +127,7 @@ for revision in sys.argv[2:]:
 def test_each_kept_checkpoint_is_a_branch_that_transformers_opens_offline(
   workdir, remote, tmp_path, monkeypatch, capfd
 ):
-  run(monkeypatch, workdir, tmp_path / 'out', every=True, push=NAME)
+  run(workdir, tmp_path / 'out', all_checkpoints=True, push=NAME)
   refs = remote / 'models--owner--name/refs'
   assert {ref.name for ref in refs.iterdir()} == {'main', 'step-7', 'step-9'}
   environment = commands.environment(HF_HUB_OFFLINE='1', HF_HUB_CACHE=str(remote))
@@ -141,9 +139,9 @@ def test_each_kept_checkpoint_is_a_branch_that_transformers_opens_offline(
   assert 'owner/name@step-7: pushed' in capfd.readouterr().out
   (refs / 'step-9').unlink()
   with pytest.raises(errors.UserError, match='step-9 exists and is not empty'):
-    run(monkeypatch, workdir, tmp_path / 'out', every=True, push=NAME)
+    run(workdir, tmp_path / 'out', all_checkpoints=True, push=NAME)
   (tmp_path / 'out/step-9').rename(tmp_path / 'aside')
-  run(monkeypatch, workdir, tmp_path / 'out', every=True, push=NAME)
+  run(workdir, tmp_path / 'out', all_checkpoints=True, push=NAME)
   said = ''.join(capfd.readouterr())
   assert said.count('pushed before') == 1 + 2 and 'owner/name@step-9: pushed\n' in said
   assert TOKEN not in said
@@ -154,11 +152,11 @@ def test_each_kept_checkpoint_is_a_branch_that_transformers_opens_offline(
   [
     (dict(push='name'), '', 'write OWNER/NAME'),
     (dict(push='a/b/c'), '', 'write OWNER/NAME'),
-    (dict(push=f'{NAME}@x', every=True), '', 'leave @x out'),
+    (dict(push=f'{NAME}@x', all_checkpoints=True), '', 'leave @x out'),
     (dict(push=NAME), 'no token', 'run hf auth login, or set .HF_TOKEN'),
     (dict(push=NAME), 'no torch', 'needs torch, since only a verified export'),
     (dict(push=NAME), 'main', 'has files in its branch main already'),
-    (dict(push=NAME, every=True), 'step-7', 'has files in its branch step-7 already'),
+    (dict(push=NAME, all_checkpoints=True), 'step-7', 'has files in its branch step-7 already'),
   ],
 )
 def test_a_push_that_must_not_be_is_one_sentence_before_anything_is_made(
@@ -172,14 +170,14 @@ def test_a_push_that_must_not_be_is_one_sentence_before_anything_is_made(
     (tmp_path / 'other' / 'config.json').write_text('{}')
     hub.Repository(NAME).push(there, tmp_path / 'other', ['config.json'])
   with pytest.raises(errors.UserError, match=words) as said:
-    run(monkeypatch, workdir, tmp_path / 'out', **flags)
+    run(workdir, tmp_path / 'out', **flags)
   assert said.value.code == 2 and not (tmp_path / 'out').exists()
 
 
 def test_an_unverified_directory_is_not_pushed_and_a_push_cut_short_is_made_whole_by_the_same_line(
   workdir, remote, tmp_path, monkeypatch
 ):
-  push = lambda: run(monkeypatch, workdir, tmp_path / 'out', push=f'{NAME}@new')
+  push = lambda: run(workdir, tmp_path / 'out', push=f'{NAME}@new')
   wrong = [verify.Comparison('logits', '1.0', 'below 1e-4', False)]
   for at, name, broken, words in (
     (verify, 'compare_logits', lambda *_: wrong, 'reads the export differently'),

@@ -189,7 +189,9 @@ def _anchors(page):
 def _flags():
   """Every flag of a command or a script, and every --config.field of a shipped config."""
   sources = [p.read_text() for p in (ROOT / 'bertzoo_jax').rglob('*.py')]
-  out = {f for s in sources for f in re.findall(r"DEFINE_\w+\(\s*'(\w+)'", s)}
+  named = r"""DEFINE_\w+\(\s*'(\w+)'|^    (\w+)=(?:['"]|cli)|cli\.required\((\w+)="""
+  found_flags = [m for s in sources if 'flags' in s for m in re.findall(named, s, re.M)]
+  out = {flag for match in found_flags for flag in match if flag}
   out |= {f'no{f}' for f in out} | {trust.FLAG}
   out |= {'help', 'config', 'dry-run', 'verbosity', 'only_check_args'}
   for files, pattern in (('tpu_scripts/*.sh', r'--([a-z-]+)'), ('bench/*.py', r"'(?:--)?(\w+)'")):

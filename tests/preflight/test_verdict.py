@@ -105,7 +105,7 @@ def said_of_a_run(steps=10**6, preemptions=0, warnings=0):
   for n in range(warnings):
     findings.add('W01', f'warning {n}')
   fits = program.Program(None, {}, program.Memory(1, 1), None, 1.0)
-  phase = compiling.Phase(0, steps, 8, 64, fits, 1, 1, 1, None, None, 1.0, [], [], None, None, {})
+  phase = compiling.Phase(0, steps, 8, 64, 1, 1, 1, 1.0, [], None, {}, program=fits)
   request = verdict.Request(asked.config(), preemptions=preemptions)
   made = (request, request.config, slice_, {}, [phase], run, '', None, None, findings)
   return asked.printed(verdict.Preflight(*made))

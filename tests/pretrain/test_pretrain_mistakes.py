@@ -87,11 +87,9 @@ def test_a_run_ends_with_one_sentence_and_the_exit_code_of_its_end(
   def stop(*args, **kw):
     raise error('because')
 
-  for flag in [name for name in pretrain.main.__code__.co_names if name.isupper()]:
-    monkeypatch.setattr(pretrain, flag, types.SimpleNamespace(value=None), raising=False)
   monkeypatch.setattr(pretrain, 'pretrain', stop)
   with pytest.raises(SystemExit) as e:
-    cli._guard(pretrain.main, [])
+    cli._guard(pretrain.main, types.SimpleNamespace())
   assert e.value.code == code and capsys.readouterr().err == 'error: because\n'
 
 

@@ -185,13 +185,10 @@ def test_an_encode_that_fails_halfway_leaves_nothing(places, tmp_path, monkeypat
   assert [p.name for p in tmp_path.iterdir()] == ['text.txt']
 
 
-def test_the_command_prints_what_it_wrote(places, tmp_path, monkeypatch, capsys):
+def test_the_command_prints_what_it_wrote(places, tmp_path, capsys):
   flags = dict(model=f'hf:{places("bert")[1]}', text=text(tmp_path), out=str(tmp_path / 'v.npy'))
   flags |= dict(pooling='mean', prompt=None, length=None, batch=2, header=False, dtype='bfloat16')
-  for name, value in flags.items():
-    flag = types.SimpleNamespace(value=value)
-    monkeypatch.setattr(encode, f'_{name.upper()}', flag, raising=False)
-  encode.main(None)
+  encode.main(types.SimpleNamespace(**flags))
   found = '5 × 32 numbers, float32, means of the tokens of a line; 5 lines'
   assert found in (capsys.readouterr().out)
   exact = bertzoo_jax.load(flags['model']).encode(LINES)

@@ -85,8 +85,6 @@ def test_words_that_name_no_layers_are_one_sentence(deep, words, said):
 
 def test_layers_that_share_in_groups_are_not_taken_apart():
   loaded = {'encoder': {'layers': {'kernel': np.zeros((2, 3))}}}
-  with pytest.raises(errors.UserError, match='some of 6 layers, and these have 2 copies of'):
-    hf.only_layers(loaded, (0, 1), 6)
   report = hf.Report('W', '', {'num_layers': DEEP}, ())
   with pytest.raises(errors.UserError, match='share parameters in groups'):
     initial_weights._shallower(loaded, report, 'every:2', types.SimpleNamespace(num_layers=3))

@@ -229,13 +229,10 @@ class Stream(NamedTuple):
   def lay(self, positions, ends, firsts, start, size, cell, mirrored):
     """Lays runs of places into rows.
 
-    Args:
-      positions: int64 [B, L], gets the token of the corpus for each place.
-      ends: list, gets the flat cells that hold a document's end; firsts: list, gets the flat cells
-        where a word must begin.
-      start, size: [B] first place and length of each run, counted in its row's direction; cell: [B]
-        flat cell of its first place.
-      mirrored: bool [B].
+    positions: int64 [B, L], gets the token of the corpus for each place. ends: list, gets the flat
+    cells that hold a document's end; firsts: list, gets the flat cells where a word must begin.
+    start, size: [B] first place and length of each run, counted in its row's direction; cell: [B]
+    flat cell of its first place. mirrored: bool [B].
     """
     low = np.where(mirrored, self.size - start - size, start)  # start of the run in the stream
     row, i = rows_lib.ragged(np.zeros_like(size), size)

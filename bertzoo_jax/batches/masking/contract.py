@@ -128,11 +128,8 @@ def cumulative(weights, field):
 def draw_length(random, thresholds, most=None):
   """Random lengths of 1 … N: int64, in the shape of `random`.
 
-  Args:
-    random: random bits, uint32 of any shape.
-    thresholds: from `cumulative`.
-    most: largest length, integers ≥ 1 of the same shape; the lengths up to it keep their
-      proportions. None: N.
+  random: random bits, uint32 of any shape. thresholds: from `cumulative`. most: largest length,
+  integers ≥ 1 of the same shape; the lengths up to it keep their proportions. None: N.
   """
   last = len(thresholds) - 1
   bound = thresholds[last] if most is None else thresholds.take(np.minimum(most, last))

@@ -22,17 +22,23 @@ def predict(features, positions_BP, real_BP):
 def replace(features, seen_BP, counts_BP=None):
   """The features with `seen_BP` at the positions of the predictions.
 
-  Args:
-    features: from `predict`.
-    seen_BP: ids that the network sees.
-    counts_BP: bool, False for a position that another slot already replaces; None if all positions
-      of a row differ.
+  features: from `predict`. seen_BP: ids that the network sees. counts_BP: bool, False for a
+  position that another slot already replaces; None if all positions of a row differ.
   """
   ids_BL, positions_BP = features['input_ids'], features['masked_positions']
   real_BP = features['masked_weights'] > 0 if counts_BP is None else counts_BP
   ids_N = ids_BL.reshape(-1).copy()
   ids_N[flat(positions_BP, ids_BL.shape[1])[real_BP]] = seen_BP[real_BP]
   return {**features, 'input_ids': ids_N.reshape(ids_BL.shape)}
+
+
+def masked(features, chosen_BL, num_predictions, corrupt):
+  """The features with predictions at the chosen positions, at most P per row, and their tokens
+  replaced. corrupt: (positions, targets [B, P]) → ids that the network sees.
+  """
+  features = predict(features, *slots(chosen_BL, num_predictions))
+  seen_BP = corrupt(features['masked_positions'], features['masked_targets'])
+  return replace(features, seen_BP)
 
 
 def flat(columns, length):
@@ -60,15 +66,12 @@ def slots(chosen_BL, num_predictions):
 def corrupter(corpus, shares, random_tokens):
   """Replaces tokens at chosen positions by [MASK], by random tokens, or not at all.
 
-  Args:
-    corpus: its vocabulary size, special ids and unigram counts are read.
-    shares: shares of [MASK], random and kept tokens; they sum to 1.
-    random_tokens: 'all': any id. 'no_specials': not pad, unk, cls and sep, but [MASK] as in
-      fairseq. 'unigrams': as often as in the corpus.
+  corpus: its vocabulary size, special ids and unigram counts are read. shares: shares of [MASK],
+  random and kept tokens; they sum to 1. random_tokens: 'all': any id. 'no_specials': not pad, unk,
+  cls and sep, but [MASK] as in fairseq. 'unigrams': as often as in the corpus.
 
-  Returns:
-    (key, positions [B, P], targets [B, P], groups [B, P]) -> ids that the network sees [B, P];
-    positions of one group share the draw of mask, random or kept.
+  Returns (key, positions [B, P], targets [B, P], groups [B, P]) -> ids that the network sees [B,
+  P]; positions of one group share the draw of mask, random or kept.
   """
   draw_token = random_token(corpus, random_tokens)
   as_mask = hashing.threshold(shares[0])

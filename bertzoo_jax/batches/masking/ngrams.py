@@ -1,5 +1,7 @@
 """N-grams of words."""
 
+import functools
+
 import numpy as np
 
 from bertzoo_jax.batches.masking import contract
@@ -36,20 +38,12 @@ def ngram(fields: definitions.Ngram, length, corpus):
   num_predictions = int(counts[-1])
 
   def apply(features, keys_B2):
-    features, key = dict(features), contract.row_key(keys_B2)
-    marks_BL = words_lib.marks(features)
-    pack_BL = features['segment_ids']
-    ids_BL = features['input_ids']
-    words = words_lib.find(
-      words_lib.text(features, corpus.special), pack_BL, words_lib.continues(marks_BL, 'word')
-    )
-    left_B = counts.take(np.count_nonzero(pack_BL, axis=1))
+    key = contract.row_key(keys_B2)
+    features, _, words = words_lib.read(features, corpus.special, 'word')
+    left_B = counts.take(np.count_nonzero(features['segment_ids'], axis=1))
     chosen_BL = words_lib.tokens(words, select(key, words, left_B, thresholds))
-    positions_BP, real_BP = corruptions.slots(chosen_BL, num_predictions)
-    features = corruptions.predict(features, positions_BP, real_BP)
-    return corruptions.replace(
-      features, corrupt(key, ids_BL, positions_BP, features['masked_targets'], words, words)
-    )
+    seen = functools.partial(corrupt, key, features['input_ids'], words, words)
+    return corruptions.masked(features, chosen_BL, num_predictions, seen)
 
   return contract.Masking(num_predictions, fields.repeat, apply, reads_units=True)
 

@@ -23,11 +23,9 @@ def permutation(fields: definitions.Permutation, length, corpus):
   span that would reach the block's end is left out and ends the search, as in the release. The
   other predictions are random single tokens. input_ids stay unchanged.
 
-  Args:
-    length: L.
-    corpus: corpus.corpus.Corpus; its special ids are read.
-    num_predictions: divided over the blocks by their tokens; padding gets no predictions.
-    block: a token sees nothing of later blocks and all of earlier ones.
+  length: L. corpus: corpus.corpus.Corpus; its special ids are read. num_predictions: divided over
+  the blocks by their tokens; padding gets no predictions. block: a token sees nothing of later
+  blocks and all of earlier ones.
 
   Features:
     order int32 [B, L]: i sees j iff order_j < order_i + (i is no prediction), for i and j of one

@@ -16,13 +16,10 @@ def span(fields: definitions.Span, length, corpus):
   A span begins at the word of a token drawn uniformly from the unmasked ones, and has ℓ whole
   words, ℓ geometric; words that are masked already cost nothing. Spans that touch or overlap merge.
 
-  Args:
-    length, corpus: as for `token`.
-    rate: rounded upwards.
-    p, max_words: ℓ is n with a chance in proportion to (1 − p)ⁿ⁻¹ p, up to max_words.
-    random_tokens: drawn for each position.
-    overflow: 'skip': the span ends before a word that exceeds the budget.
-    max_pair_targets: tokens of a span from this offset on have no border tokens.
+  length, corpus: as for `token`. rate: rounded upwards. p, max_words: ℓ is n with a chance in
+  proportion to (1 − p)ⁿ⁻¹ p, up to max_words. random_tokens: drawn for each position. overflow:
+  'skip': the span ends before a word that exceeds the budget. max_pair_targets: tokens of a span
+  from this offset on have no border tokens.
 
   Features:
     span_left, span_right: int32 [B, P]; positions of the tokens before and behind the span.
@@ -43,10 +40,8 @@ def span(fields: definitions.Span, length, corpus):
   num_predictions = int(counts[-1])
 
   def apply(features, keys_B2):
-    features, key = dict(features), contract.row_key(keys_B2)
-    marks_BL, pack_BL = words_lib.marks(features), features['segment_ids']
-    text_BL = words_lib.text(features, corpus.special)
-    words = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, 'word'))
+    key = contract.row_key(keys_B2)
+    features, text_BL, words = words_lib.read(features, corpus.special, 'word')
     left_B = counts.take(np.count_nonzero(text_BL, axis=1))
     masked = _spans(key, words, text_BL, left_B, thresholds, cost)
     chosen_BL = np.arange(length) < (words.start + masked).take(words.of)

@@ -17,9 +17,8 @@ def corrupter(corpus, fields):
       pieces, from the corpus's table; the second share, and words without a similar one, a random
       word of as many pieces, or random tokens if the corpus has no such word.
 
-  Returns:
-    (key, ids [B, L], positions [B, P], targets [B, P], words, units) -> ids that the network sees
-    [B, P]. `words` are looked up in the table; all pieces of one of the `units` share a draw.
+  Returns (key, ids [B, L], words, units, positions [B, P], targets [B, P]) -> ids that the network
+  sees [B, P]. `words` are looked up in the table; all pieces of one of the `units` share a draw.
   """
   shares = fields.corruption
   plain = corruptions.corrupter(corpus, shares, fields.random_tokens)
@@ -28,7 +27,7 @@ def corrupter(corpus, fields):
     units.start.take(corruptions.at(units.of, positions_BP)) if by_unit else positions_BP
   )
   if fields.substitute == 'mask':
-    return lambda key, ids_BL, positions_BP, targets_BP, words, units: plain(
+    return lambda key, ids_BL, words, units, positions_BP, targets_BP: plain(
       key, positions_BP, targets_BP, groups(positions_BP, units)
     )
   if not by_unit:
@@ -44,7 +43,7 @@ def corrupter(corpus, fields):
   draw_token = corruptions.random_token(corpus, fields.random_tokens)
   as_similar, as_random = hashing.threshold(shares[0]), hashing.threshold(shares[0] + shares[1])
 
-  def corrupt(key, ids_BL, positions_BP, targets_BP, words, units):
+  def corrupt(key, ids_BL, words, units, positions_BP, targets_BP):
     draw_BP = corruptions.draw(key, hashing.CORRUPT, groups(positions_BP, units))
     token_BP = draw_token(corruptions.draw(key, hashing.REPLACE, positions_BP))
     similar_BP, random_BP = _words(corpus.similar, key, ids_BL, positions_BP, words, token_BP)

@@ -36,7 +36,10 @@ def token(fields: definitions.Token, length, corpus):
   def apply(features, keys_B2):
     ids_BL, key = features['input_ids'], contract.row_key(keys_B2)
     candidates_BL = features['segment_ids'] > 0
-    count_B = _count(key, np.count_nonzero(candidates_BL, axis=1), counts, chances)
+    tokens_B = np.count_nonzero(candidates_BL, axis=1)
+    # by integers, so that every machine agrees
+    more_B = hashing.bits(hashing.fold(key, hashing.ROUND), 0) < chances.take(tokens_B)
+    count_B = counts.take(tokens_B) + more_B
     for name in unmaskable:
       candidates_BL &= ids_BL != special[name]
     positions_BP, real_BP, first_BP = sample(key, candidates_BL, count_B, num_predictions)
@@ -56,12 +59,6 @@ _ROUNDING = {
   'nearest': lambda length, rate: (contract.nearest(length, rate), np.zeros(length + 1, np.int64)),
   'random': _random,
 }  # (L, rate) -> for n = 0 … L tokens: the count, and the chance of one more in 2⁻³²
-
-
-def _count(key, lengths_B, counts, chances):
-  """Predictions of each row by its number of tokens. By integers, so that every machine agrees."""
-  more_B = hashing.bits(hashing.fold(key, hashing.ROUND), 0) < chances.take(lengths_B)
-  return counts.take(lengths_B) + more_B
 
 
 def _distinct(key, candidates_BL, count_B, num_predictions):

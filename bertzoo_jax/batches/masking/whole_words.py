@@ -1,5 +1,6 @@
 """Whole words, phrases or entities: one unit at a time."""
 
+import functools
 import math
 
 import numpy as np
@@ -16,13 +17,10 @@ def whole_word(fields: definitions.WholeWord, length, corpus):
   """All tokens of the chosen words (code of Devlin et al. 2018; Cui et al. 2019), phrases or
   entities (Sun et al. 2019 §3.2).
 
-  Args:
-    length, corpus: as for `token`; the table of similar words is read for substitute 'similar'.
-    selection: 'independent': if the chosen units of a row exceed P tokens, random ones are left
-      out.
-    substitute: see substitutes.py.
-    max_predictions: P. 0 with 'independent': the mean plus four standard deviations, for units of
-      three tokens.
+  length, corpus: as for `token`; the table of similar words is read for substitute 'similar'.
+  selection: 'independent': if the chosen units of a row exceed P tokens, random ones are left out.
+  substitute: see substitutes.py. max_predictions: P. 0 with 'independent': the mean plus four
+  standard deviations, for units of three tokens.
 
   Raises UserError: wrong shares, or no table of similar words.
   """
@@ -31,25 +29,15 @@ def whole_word(fields: definitions.WholeWord, length, corpus):
     length, fields.rate, fields.max_predictions
   )
   corrupt = substitutes.corrupter(corpus, fields)
+  levels = dict.fromkeys((fields.level, 'word'))
 
   def apply(features, keys_B2):
-    features, key = dict(features), contract.row_key(keys_B2)
-    marks_BL = words_lib.marks(features)
-    pack_BL = features['segment_ids']
-    ids_BL = features['input_ids']
-    text_BL = words_lib.text(features, corpus.special)
-    units = words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, fields.level))
-    words = (
-      units
-      if fields.level == 'word'
-      else words_lib.find(text_BL, pack_BL, words_lib.continues(marks_BL, 'word'))
-    )
-    chosen_BL = select(key, units, pack_BL)
-    positions_BP, real_BP = corruptions.slots(chosen_BL, num_predictions)
-    features = corruptions.predict(features, positions_BP, real_BP)
-    return corruptions.replace(
-      features, corrupt(key, ids_BL, positions_BP, features['masked_targets'], words, units)
-    )
+    key = contract.row_key(keys_B2)
+    features, _, *by_level = words_lib.read(features, corpus.special, *levels)
+    units, words = by_level[0], by_level[-1]
+    chosen_BL = select(key, units, features['segment_ids'])
+    seen = functools.partial(corrupt, key, features['input_ids'], words, units)
+    return corruptions.masked(features, chosen_BL, num_predictions, seen)
 
   return contract.Masking(num_predictions, fields.repeat, apply, reads_units=True)
 

@@ -35,22 +35,12 @@ def ngram_windows(fields: definitions.NgramWindows, length, corpus):
   num_predictions = int(counts[-1])
 
   def apply(features, keys_B2):
-    features, key = dict(features), contract.row_key(keys_B2)
-    pack_BL = features['segment_ids']
-    text_BL = words_lib.text(features, corpus.special, also=('mask', 'unk'))
-    continues_BL = (
-      words_lib.continues(words_lib.marks(features), 'word')
-      if max_gram > 1
-      else np.zeros_like(text_BL)
-    )
-    words = words_lib.find(text_BL, pack_BL, continues_BL)
-    left_B = counts.take(np.count_nonzero(pack_BL, axis=1))
+    key, level = contract.row_key(keys_B2), 'word' if max_gram > 1 else 'token'
+    features, _, words = words_lib.read(features, corpus.special, level, also=('mask', 'unk'))
+    left_B = counts.take(np.count_nonzero(features['segment_ids'], axis=1))
     chosen_BL = select(key, words, thresholds, window, left_B)
-    positions_BP, real_BP = corruptions.slots(chosen_BL, num_predictions)
-    features = corruptions.predict(features, positions_BP, real_BP)
-    return corruptions.replace(
-      features, corrupt(key, positions_BP, features['masked_targets'], positions_BP)
-    )
+    seen = lambda positions_BP, targets_BP: corrupt(key, positions_BP, targets_BP, positions_BP)
+    return corruptions.masked(features, chosen_BL, num_predictions, seen)
 
   return contract.Masking(num_predictions, fields.repeat, apply, reads_units=max_gram > 1)
 
@@ -58,9 +48,8 @@ def ngram_windows(fields: definitions.NgramWindows, length, corpus):
 def _windows(key, words, thresholds, window, laps=1):
   """The runs of the windows that lie one after the other over a row, or over `laps` laps round it.
 
-  Returns:
-    (places, sizes) of T runs, [B, T]: the first word of a run, numbered on from lap to lap (the end
-    of the last lap if there is no run), and its number of words. T windows hold any row.
+  Returns (places, sizes) of T runs, [B, T]: the first word of a run, numbered on from lap to lap
+  (the end of the last lap if there is no run), and its number of words. T windows hold any row.
   """
   count = math.ceil(laps * words.of.shape[1] / window)
   numbers = np.arange(count)[None]

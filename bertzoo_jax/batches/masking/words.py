@@ -39,7 +39,17 @@ def text(features, special, also=()):
   return out_BL
 
 
-def marks(features):
+def read(features, special, *levels, also=()):
+  """(the features without 'units', bool [B, L] of `text`, the Words of each level: those of
+  `continues`, or 'token', which needs no 'units').
+  """
+  features, text_BL = dict(features), text(features, special, also)
+  marks_BL = np.zeros_like(text_BL) if 'token' in levels else _marks(features)
+  pack_BL = features['segment_ids']
+  return features, text_BL, *(find(text_BL, pack_BL, continues(marks_BL, x)) for x in levels)
+
+
+def _marks(features):
   """Pops 'units' from the features: int32 [B, L]. In rows that are read from right to left, the
   marks are turned, so that a token continues the one before it in the row.
   """
@@ -58,6 +68,8 @@ def continues(units_BL, level):
   At the level of phrases or entities, tokens outside of these are grouped by words.
   """
   has = lambda bit: (units_BL & bit) > 0
+  if level == 'token':
+    return units_BL
   if level == 'word':
     return has(word_marks.CONTINUES_WORD)
   within, bit = {
@@ -98,9 +110,8 @@ def stand_in(words):
 def shuffled(key, words, candidates_BL=None):
   """The words of each row in random order, or, with `candidates_BL`, these tokens.
 
-  Returns:
-    (numbers of words [B, L], K behind the last; columns [B, L] of the tokens or of the words' first
-    tokens, −1 behind the last).
+  Returns (numbers of words [B, L], K behind the last; columns [B, L] of the tokens or of the words'
+  first tokens, −1 behind the last).
   """
   length = words.of.shape[1]
   if candidates_BL is None:
@@ -137,15 +148,11 @@ def take(words, order_BT, sizes_BT, left_B, largest):
   A run that exceeds the rest of the budget is shortened word by word (ALBERT's rule); a run that
   holds a word taken before is left out. Ends when every row has spent its budget or its runs.
 
-  Args:
-    order_BT: the first word of each run, then K as filler.
-    sizes_BT: words of each run, from 1 to `largest`; words behind the end of its run of text are
-      left out.
-    left_B: tokens to take per row.
-    largest: N.
+  order_BT: the first word of each run, then K as filler. sizes_BT: words of each run, from 1 to
+  `largest`; words behind the end of its run of text are left out. left_B: tokens to take per row.
+  largest: N.
 
-  Returns:
-    bool [K+1]: the word is taken.
+  Returns bool [K+1]: the word is taken.
   """
   none, more = stand_in(words), np.arange(largest)
   taken = np.zeros(none + 1, bool)

@@ -105,10 +105,8 @@ def fitting(name: str, activation: str, params: Mapping[str, Any]) -> str:
   """The architecture to write: it holds the network's encoder and most of its heads. Ties go to
   `name`, then to its model type. `name` if no class holds the encoder.
 
-  Args:
-    name: name of the architecture that is wished for.
-    activation: activation of the encoder.
-    params: parameters of the network, by path; arrays or shapes.
+  name: name of the architecture that is wished for. activation: activation of the encoder. params:
+  parameters of the network, by path; arrays or shapes.
 
   Raises UserError: `name` is no architecture.
   """

@@ -147,7 +147,6 @@ def projection(theirs: str, absent_kernel, absent_bias) -> tuple[Row, ...]:
 
 
 def encoder(prefix: str, segments: int) -> tuple[Row, ...]:
-  """Embeddings and layers."""
   layer, layers = f'{prefix}.encoder.layer.{{i}}', 'encoder/layers'
   return (
     *embeddings(prefix, segments),

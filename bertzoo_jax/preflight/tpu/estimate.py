@@ -50,8 +50,6 @@ class Time(NamedTuple):
 
 
 class Run(NamedTuple):
-  """A whole training."""
-
   steps_seconds: float  # likely time of all steps
   # floor_seconds, upper_seconds: the bounds of it
   floor_seconds: float
@@ -120,11 +118,9 @@ def run(
 ) -> Run:
   """Days and dollars.
 
-  Args:
-    times: (steps, Time) by phase.
-    price: dollars per chip and hour, or None.
-    preemptions: of the whole run; each costs RESTART, a compilation, and half of the time between
-      two checkpoints (save_minutes).
+  times: (steps, Time) by phase. price: dollars per chip and hour, or None. preemptions: of the
+  whole run; each costs RESTART, a compilation, and half of the time between two checkpoints
+  (save_minutes).
   """
   lost = preemptions * (sum(RESTART.values()) + compile_seconds + 30.0 * save_minutes)
   floor, likely, upper = (

@@ -39,7 +39,6 @@ _MOVES = ('copy-start', 'slice-start', 'dynamic-slice-start', 'dynamic-update-sl
 class Cost(NamedTuple):
   """An instruction that runs."""
 
-  # name, opcode, source: of the instruction
   name: str
   opcode: str
   source: str

@@ -64,8 +64,6 @@ class Memory(NamedTuple):
 
 
 class Program(NamedTuple):
-  """The result of a compilation."""
-
   # of the optimized program, for `hlo.read`; None if it did not fit, or cannot be printed
   text: str | None
   analysis: dict  # the compiler's cost_analysis(), or {}
@@ -161,10 +159,8 @@ def _lowered(function, *arguments):
 def finished(lowered, folder: str | None = None, quick: bool = False) -> Program:
   """Compiles a lowered program.
 
-  Args:
-    lowered: as `lowered_step` returns.
-    folder: empty, for the compiler's dumps (see `dumped`); None: a temporary one.
-    quick: leave out the passes that only make the code faster.
+  lowered: as `lowered_step` returns. folder: empty, for the compiler's dumps (see `dumped`); None:
+  a temporary one. quick: leave out the passes that only make the code faster.
 
   Raises JaxRuntimeError: any failure but running out of memory, which is a result.
   """
@@ -205,10 +201,8 @@ def dumped(folder: str, refused: bool = False, limit: int | None = None) -> Memo
   color) and thread-local ones (they repeat others of the list). Generated code is added to the sum
   later, so a program may still be refused.
 
-  Args:
-    folder: the one given as xla_dump_to.
-    refused: whether it did not fit.
-    limit: usable bytes of a device; the result is None if the code could exceed it.
+  folder: the one given as xla_dump_to. refused: whether it did not fit. limit: usable bytes of a
+  device; the result is None if the code could exceed it.
   """
   written = lambda name: next(pathlib.Path(folder).glob(f'*.after_optimizations{name}.txt'), None)
   listed, text = written('-buffer-assignment'), written('')

@@ -14,8 +14,6 @@ _CERTAIN = 1e9  # odds of no answer if no span is possible; finite, for JSON
 
 
 class Answers(NamedTuple):
-  """The answers to the questions of a split."""
-
   texts: list[str]  # per question; '' for no answer
   best: list[str]  # the best answer that is not empty, per question
   odds: np.ndarray  # float64 [Q], of having no answer; above the threshold the text is ''
@@ -45,10 +43,8 @@ def from_scores(windows, offsets, starts, ends) -> tuple[Spans, np.ndarray]:
   special token, the lowest of a question's windows; the odds are its distance to the best answer,
   and _CERTAIN for a question without a candidate.
 
-  Args:
-    windows: windows.Windows.
-    offsets: int64 [W + 1], of the windows' rows in the scores.
-    starts, ends: float32, scores of all tokens.
+  windows: windows.Windows. offsets: int64 [W + 1], of the windows' rows in the scores. starts,
+  ends: float32, scores of all tokens.
   """
   n, most = windows.decoding.n_best, windows.decoding.max_answer
   chunks = []
@@ -112,13 +108,9 @@ def extract(
 ) -> Answers:
   """The best answer to each question, and its n best ones.
 
-  Args:
-    windows: windows.Windows.
-    questions: examples of questions.Question, Q of them.
-    spans: candidates of all windows.
-    odds: float64 [Q], of no answer.
-    may_have_none: whether to give no answer if the odds are above the threshold.
-    threshold: threshold of the odds.
+  windows: windows.Windows. questions: examples of questions.Question, Q of them. spans: candidates
+  of all windows. odds: float64 [Q], of no answer. may_have_none: whether to give no answer if the
+  odds are above the threshold. threshold: threshold of the odds.
   """
   number = windows.question[spans.window]
   score = spans.start_score + spans.end_score

@@ -31,8 +31,6 @@ _COLUMNS = ('question', 'context', 'answer', 'answer_start', 'example')  # colum
 
 
 class Question(NamedTuple):
-  """A question and its passage."""
-
   question: str
   context: str
   label: tuple[str, ...] | None = None  # the right answers, () if the passage has none
@@ -107,7 +105,6 @@ def learnable(train: Examples):
 
 
 def table(file) -> Iterator[Record | Skipped]:
-  """A question per row."""
   fields, place = file.fields, file.path.name
 
   def choose(known):

@@ -69,18 +69,13 @@ def question_windows(
 ) -> frames.Rows:
   """A row for each window of each question's passage.
 
-  Args:
-    examples: Q examples of questions.Question.
-    numbers: not used.
-    tokenizer: has encode_with_offsets.
-    frame: frames.Frame of the rows.
-    fields: fields of config.features.
+  examples: Q examples of questions.Question. numbers: not used. tokenizer: has encode_with_offsets.
+  frame: frames.Frame of the rows. fields: fields of config.features.
 
-  Returns:
-    Rows of W windows. labels: int32 [W, 2], positions of the answer's first and last token, twice
-    that of the special token for no answer; None without answers. token_features: answer_mask, 1
-    for tokens of the passage and that special token. features: impossible, float32 [W], 1 if the
-    window does not have the answer. detail: Windows.
+  Returns Rows of W windows. labels: int32 [W, 2], positions of the answer's first and last token,
+  twice that of the special token for no answer; None without answers. token_features: answer_mask,
+  1 for tokens of the passage and that special token. features: impossible, float32 [W], 1 if the
+  window does not have the answer. detail: Windows.
 
   Raises UserError: no room for the passage.
   """

@@ -42,70 +42,50 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-  """A kind of task.
-
-  Attributes:
-    name: name of its objective. inputs: see Inputs.
-    head: of its network, among the parameters; outputs: {name of an output: 'rows' | 'tokens'}.
-    names: (train examples, source) → names of the labels.
-    encode: (labelled examples, split, names, source) → (numeric labels or None, notes).
-    label_form: names → (shape of the labels of one unit, dtype).
-    metrics: {name: function(*metric_inputs) → float}. A function with the attribute `better` =
-      'lower' is better if it is lower; with '' it chooses no run.
-    metric_inputs: (task, split, outputs) → arguments of a metric.
-    answers: (task, split, outputs) → [dict], one line of predictions per example.
-    predicted: the key of the prediction in such a line.
-    gold: (task, split) → the right answer of each example, in the words of `predicted`.
-    report: task → lines for the user: '2 classes', then labels, baseline, lengths, oddities.
-    submission: (task, split, outputs, file) → {name of a file: its text}.
-    constant: (task, split) → constant outputs, as of a majority baseline; None without such.
-    probability: line → the probability of its prediction; None for a kind without.
-    labelled: whether predictions are labels, which have precision and recall.
-    of_label: metrics with a label as one more argument, which labels_of(names) has by name.
-    accept: source → None. learnable: train examples → (those to learn, notes). check: (config,
-      source, names) → None. accept and check raise UserError for what does not fit.
-    facts: (names, train split) → {name: JSON value} that predictions need.
-    problem: transformers' problem_type; None without one.
-    opens: parameters of a head → whether a Hugging Face directory with it is of this kind.
-    card: sentence about the outputs, for the model card.
-  """
-
-  name: str
-  inputs: Inputs
-  head: str
-  outputs: Mapping[str, str]
+  name: str  # name of its objective
+  inputs: Inputs  # see Inputs
+  head: str  # of its network, among the parameters
+  outputs: Mapping[str, str]  # {name of an output: 'rows' | 'tokens'}
+  # {name: function(*metric_inputs) → float}. A function with the attribute `better` = 'lower' is
+  # better if it is lower; with '' it chooses no run.
   metrics: Mapping[str, Callable]
-  metric_inputs: Callable
-  answers: Callable
-  predicted: str
-  gold: Callable
+  metric_inputs: Callable  # (task, split, outputs) → arguments of a metric
+  answers: Callable  # (task, split, outputs) → [dict], one line of predictions per example
+  predicted: str  # the key of the prediction in such a line
+  gold: Callable  # (task, split) → the right answer of each example, in the words of `predicted`
+  # task → lines for the user: '2 classes', then labels, baseline, lengths, oddities
   report: Callable
-  submission: Callable
-  names: Callable = lambda train, source: ()
+  submission: Callable  # (task, split, outputs, file) → {name of a file: its text}
+  names: Callable = lambda train, source: ()  # (train examples, source) → names of the labels
+  # (labelled examples, split, names, source) → (numeric labels or None, notes)
   encode: Callable = lambda examples, split, names, source: (None, [])
+  # names → (shape of the labels of one unit, dtype)
   label_form: Callable = lambda names: ((), np.int32)
+  # (task, split) → constant outputs, as of a majority baseline; None without such
   constant: Callable = lambda task, split: None
+  # line → the probability of its prediction; None for a kind without
   probability: Callable | None = None
-  labelled: bool = False
+  labelled: bool = False  # whether predictions are labels, which have precision and recall
+  # metrics with a label as one more argument, which labels_of(names) has by name
   of_label: Mapping[str, Callable] = dataclasses.field(default_factory=dict)
   labels_of: Callable = lambda names: {}
-  accept: Callable = lambda source: None
-  learnable: Callable = lambda train: (train, [])
+  accept: Callable = lambda source: None  # source → None
+  learnable: Callable = lambda train: (train, [])  # train examples → (those to learn, notes)
+  # (config, source, names) → None. accept and check raise UserError for what does not fit.
   check: Callable = lambda config, source, names: None
+  # (names, train split) → {name: JSON value} that predictions need
   facts: Callable = lambda names, train: {}
-  problem: str | None = None
+  problem: str | None = None  # transformers' problem_type; None without one
+  # parameters of a head → whether a Hugging Face directory with it is of this kind
   opens: Callable = lambda params: 'classifier' in params
-  card: str = ''
+  card: str = ''  # sentence about the outputs, for the model card
 
 
 def score(names, task, split, outputs) -> dict[str, float]:
   """{metric: value}; all are nan if an output is not finite (a run that diverged).
 
-  Args:
-    names: metrics of the task's kind, NAME/LABEL, or package.module:name.
-    task: Task.
-    split: Split with labels.
-    outputs: outputs of the network.
+  names: metrics of the task's kind, NAME/LABEL, or package.module:name. task: Task. split: Split
+  with labels. outputs: outputs of the network.
   """
   if not all(np.isfinite(x).all() for x in outputs.values()):
     return {name: float('nan') for name in names}
@@ -237,7 +217,6 @@ def indexed(to_text: Callable, outputs_of: Callable) -> Callable:
 
 
 def are_texts(x) -> bool:
-  """Whether x is a list of texts."""
   return isinstance(x, list | tuple) and all(isinstance(text, str) for text in x)
 
 

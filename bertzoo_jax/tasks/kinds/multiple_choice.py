@@ -7,10 +7,7 @@ from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import option_files
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.kinds.kind import Inputs
-from bertzoo_jax.tasks.kinds.kind import Kind
-from bertzoo_jax.tasks.kinds.kind import are_texts
-from bertzoo_jax.tasks.kinds.kind import indexed
+from bertzoo_jax.tasks.kinds import kind as kind_lib
 
 
 def _report(task):
@@ -57,13 +54,18 @@ def _letter(number: int) -> str:
 
 
 def _asked(x):
-  is_row = isinstance(x, list | tuple) and len(x) == 3 and are_texts(x[:2]) and are_texts(x[2])
+  is_row = (
+    isinstance(x, list | tuple)
+    and len(x) == 3
+    and kind_lib.are_texts(x[:2])
+    and kind_lib.are_texts(x[2])
+  )
   return (*x[:2], list(x[2])) if is_row and len(x[2]) > 1 else None
 
 
-ROW = Kind(
+ROW = kind_lib.Kind(
   'choice',
-  Inputs(
+  kind_lib.Inputs(
     value=option_files.Choice,
     features=('choice_rows',),
     unlabelled=lambda split, examples: f'{examples.places[0]} has no {option_files.LACKING}',
@@ -87,6 +89,6 @@ ROW = Kind(
   probability=lambda line: max(line['probabilities']),
   gold=lambda task, split: [row[i] for row, i in zip(split.source.column('options'), split.labels)],
   report=_report,
-  submission=indexed(lambda task, line: line['label'], _answers),
+  submission=kind_lib.indexed(lambda task, line: line['label'], _answers),
   constant=_constant,
 )

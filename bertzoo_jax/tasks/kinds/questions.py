@@ -11,12 +11,10 @@ from bertzoo_jax.tasks.answering import answers
 from bertzoo_jax.tasks.answering import question_metrics
 from bertzoo_jax.tasks.answering import questions
 from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.kinds.kind import Inputs
-from bertzoo_jax.tasks.kinds.kind import Kind
-from bertzoo_jax.tasks.kinds.kind import are_texts
+from bertzoo_jax.tasks.kinds import kind as kind_lib
 
 
-def _kind(name, spans, nothing, **rest) -> Kind:
+def _kind(name, spans, nothing, **rest) -> kind_lib.Kind:
   """A kind of questions.
 
   spans: (split, outputs) → (answers.Spans, odds of no answer). nothing: split → outputs that say
@@ -63,7 +61,7 @@ def _kind(name, spans, nothing, **rest) -> Kind:
       for name, content in out.items()
     }
 
-  return Kind(
+  return kind_lib.Kind(
     name,
     PASSAGES,
     head='span_head',
@@ -75,7 +73,9 @@ def _kind(name, spans, nothing, **rest) -> Kind:
     ),
     answers=lines,
     predicted='answer',
-    probability=_probability,
+    probability=lambda line: (
+      max([x['probability'] for x in line['others'][:1]], default='') if line['answer'] else ''
+    ),
     gold=lambda task, split: [' | '.join(right) for right in split.source.labels],
     report=_report,
     submission=submission,
@@ -84,12 +84,6 @@ def _kind(name, spans, nothing, **rest) -> Kind:
     facts=lambda names, train: {'unanswerable': any(not label for label in train.source.labels)},
     **rest,
   )
-
-
-def _probability(line):
-  if not line['answer']:
-    return ''
-  return max([x['probability'] for x in line['others'][:1]], default='')
 
 
 def _report(task):
@@ -125,14 +119,14 @@ def _may_have_none(task) -> bool:
   return bool(task.facts.get('unanswerable'))
 
 
-PASSAGES = Inputs(
+PASSAGES = kind_lib.Inputs(
   value=questions.Question,
   features=('question_windows',),
   unlabelled=lambda split, examples: (
     f'The {split} file has no answers: give a file with answers, or call the split test.'
   ),
   asked='(question, passage)',
-  read=lambda x: x if are_texts(x) and len(x) == 2 else None,
+  read=lambda x: x if kind_lib.are_texts(x) and len(x) == 2 else None,
   usual=lambda: (parts.question_table(files={}), parts.question_windows()),
   columns=('question', 'context'),
   units='questions',

@@ -19,12 +19,6 @@ def _accept(source):
     )
 
 
-def _encode(examples, split, names, source):
-  remedy = ', or take configs/tasks/own.py:classify for labels that are words'
-  scores = rows.numbers(examples, split, remedy)
-  return None if scores is None else scores[:, 0], []
-
-
 def _lines(task):
   mean = task.splits[TRAIN].labels.mean()
   return ['a score'] + [
@@ -37,7 +31,7 @@ def _lines(task):
 ROW = rows.kind(
   'regression',
   accept=_accept,
-  encode=_encode,
+  encode=rows.one_number(', or take configs/tasks/own.py:classify for labels that are words'),
   label_form=lambda names: ((), np.float32),
   metrics=metrics.OF_NUMBERS,
   lines=_lines,

@@ -9,14 +9,10 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import Text
-from bertzoo_jax.tasks.kinds.kind import Inputs
-from bertzoo_jax.tasks.kinds.kind import Kind
-from bertzoo_jax.tasks.kinds.kind import are_texts
-from bertzoo_jax.tasks.kinds.kind import indexed
-from bertzoo_jax.tasks.kinds.kind import ranks
+from bertzoo_jax.tasks.kinds import kind as kind_lib
 
 
-def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
+def kind(name, *, lines, answer, shown, gold, constant, **rest) -> kind_lib.Kind:
   """A kind of rows.
 
   Args:
@@ -62,14 +58,14 @@ def kind(name, *, lines, answer, shown, gold, constant, **rest) -> Kind:
     answers=answers,
     gold=lambda task, split: [gold(task.labels, label) for label in split.labels],
     report=whole_report,
-    submission=indexed(
+    submission=kind_lib.indexed(
       lambda task, logits: shown(task.labels, logits - task.logit_threshold),
       lambda task, split, outputs: _logits(split, outputs),
     ),
     constant=constant_outputs,
     labels_of=lambda names: {name: {'number': number} for number, name in enumerate(names)},
   )
-  return Kind(name, **{**fields, **rest})
+  return kind_lib.Kind(name, **{**fields, **rest})
 
 
 def _logits(split, outputs):
@@ -87,7 +83,7 @@ def others(task) -> list:
 def _check_groups(task):
   """Raises UserError if a metric ranks rows within groups, and no two rows of dev share one."""
   known = task.kind.metrics
-  ranking = [n for n in task.metrics if n in known and ranks(known[n])]
+  ranking = [n for n in task.metrics if n in known and kind_lib.ranks(known[n])]
   for s in others(task) if ranking else ():
     if len(set(s.examples)) == len(s):
       raise errors.UserError(
@@ -139,6 +135,20 @@ def numbers(examples, split, remedy='') -> np.ndarray | None:
   return np.array(values, np.float32)
 
 
+def one_number(remedy):
+  """Kind.encode of a kind with a number per row. remedy: of the message."""
+
+  def encode(examples, split, names, source):
+    scores = numbers(examples, split, remedy)
+    if split == TRAIN and scores.min() == scores.max():
+      raise errors.UserError(
+        f'All scores of {split} are {scores[0, 0]:g}: without another one nothing can be learned.'
+      )
+    return None if scores is None else scores[:, 0], []
+
+  return encode
+
+
 def number(text) -> float | None:
   """Parses a finite number; None if the text is not numeric."""
   try:
@@ -153,10 +163,10 @@ def number(text) -> float | None:
 
 def _asked(x):
   row = (x,) if isinstance(x, str) else x
-  return row if are_texts(row) and len(row) in (1, 2) else None
+  return row if kind_lib.are_texts(row) and len(row) in (1, 2) else None
 
 
-TEXTS = Inputs(
+TEXTS = kind_lib.Inputs(
   value=Text,
   features=('texts',),
   unlabelled=lambda split, examples: (

@@ -11,11 +11,8 @@ from bertzoo_jax.tasks import ranking
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import Text
+from bertzoo_jax.tasks.kinds import kind as kind_lib
 from bertzoo_jax.tasks.kinds import rows
-from bertzoo_jax.tasks.kinds.kind import Inputs
-from bertzoo_jax.tasks.kinds.kind import Kind
-from bertzoo_jax.tasks.kinds.kind import are_texts
-from bertzoo_jax.tasks.kinds.kind import indexed
 
 
 def _cosines(outputs):
@@ -63,27 +60,18 @@ def _accept(source):
     )
 
 
-def _scores(examples, split, names, source):
-  scores = rows.numbers(examples, split, ', or name a column of numbers as config.source.label')
-  if split == TRAIN and scores.min() == scores.max():
-    raise errors.UserError(
-      f'All scores of {split} are {scores[0, 0]:g}: without another one there is nothing to learn.'
-    )
-  return None if scores is None else scores[:, 0], []
-
-
-_PAIRS = Inputs(
+_PAIRS = kind_lib.Inputs(
   value=Text,
   features=('text_rows',),
   unlabelled=rows.TEXTS.unlabelled,
   asked='a pair of texts (a, b)',
-  read=lambda x: tuple(x) if are_texts(x) and len(x) == 2 else None,
+  read=lambda x: tuple(x) if kind_lib.are_texts(x) and len(x) == 2 else None,
   usual=lambda: (parts.text_tuples(files={}, text_a='text_a'), parts.text_rows()),
   columns=('text_a', 'text_b'),
 )
 
 
-def _kind(name, **rest) -> Kind:
+def _kind(name, **rest) -> kind_lib.Kind:
   fields = dict(
     inputs=_PAIRS,
     head='',
@@ -91,16 +79,16 @@ def _kind(name, **rest) -> Kind:
     label_form=lambda names: ((), np.float32),
     answers=_answers,
     predicted='score',
-    submission=indexed(lambda task, line: f'{line["score"]:.6f}', _answers),
+    submission=kind_lib.indexed(lambda task, line: f'{line["score"]:.6f}', _answers),
   )
-  return Kind(name, **{**fields, **rest})
+  return kind_lib.Kind(name, **{**fields, **rest})
 
 
-def _scored(name) -> Kind:
+def _scored(name) -> kind_lib.Kind:
   return _kind(
     name,
     accept=_accept,
-    encode=_scores,
+    encode=rows.one_number(', or name a column of numbers as config.source.label'),
     metrics={name: metrics.OF_NUMBERS[name] for name in ('spearman', 'pearson')},
     metric_inputs=lambda task, split, outputs: (split.labels, _cosines(outputs)[:, None]),
     gold=lambda task, split: [float(label) for label in split.labels],

@@ -8,9 +8,7 @@ from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import report
 from bertzoo_jax.tasks import schemes
 from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.kinds.kind import Inputs
-from bertzoo_jax.tasks.kinds.kind import Kind
-from bertzoo_jax.tasks.kinds.kind import are_texts
+from bertzoo_jax.tasks.kinds import kind as kind_lib
 from bertzoo_jax.tasks.reading import tagged
 
 
@@ -153,12 +151,12 @@ def _shares(split, outputs) -> list[list[float | None]]:
 
 def _asked(x):
   words = x.split() if isinstance(x, str) else x
-  return (list(words),) if are_texts(words) else None
+  return (list(words),) if kind_lib.are_texts(words) else None
 
 
-ROW = Kind(
+ROW = kind_lib.Kind(
   'tagging',
-  Inputs(
+  kind_lib.Inputs(
     value=tagged.Sentence,
     features=('words',),
     unlabelled=lambda split, examples: (

@@ -109,12 +109,9 @@ def read(
 ) -> tuple[Examples, list[str]]:
   """(the examples of a split, notes about those left out).
 
-  Args:
-    streams: [(file, its name, iterator of Records, Skipped and notes)]. Examples are numbered
-      across files, those left out included.
-    where: the split's address, for messages.
-    unit: the name of examples.
-    lacking: words after 'FILE, line 7 has no', if only other examples have a label.
+  streams: [(file, its name, iterator of Records, Skipped and notes)]. Examples are numbered across
+  files, those left out included. where: the split's address, for messages. unit: the name of
+  examples. lacking: words after 'FILE, line 7 has no', if only other examples have a label.
 
   Raises UserError: no example; most examples of a file do not fit; only some have a label.
   """

@@ -104,13 +104,10 @@ def located(config, task_dir: str, others=()) -> tuple[str, str]:
   It is `task_dir/NAME`, with the task's name as in its config, or `task_dir` itself. A file in
   `task_dir` itself that another task names too is not used: all tasks of CLUE have a train.tsv.
 
-  Args:
-    config: of a fine-tuning. Datasets of tensorflow-datasets are looked for when they are read.
-    task_dir: the folder of all tasks.
-    others: configs of the other tasks.
+  config: of a fine-tuning. Datasets of tensorflow-datasets are looked for when they are read.
+  task_dir: the folder of all tasks. others: configs of the other tasks.
 
-  Returns:
-    (folder, ''), or ('', a sentence).
+  Returns (folder, ''), or ('', a sentence).
   """
   if 'files' not in config.source:
     return task_dir, ''

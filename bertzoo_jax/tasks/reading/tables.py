@@ -42,8 +42,6 @@ class Head(NamedTuple):
 
 
 class Row(NamedTuple):
-  """A row of a table."""
-
   head: Head
   place: str  # where it begins in the file, as 'line 7'
   values: dict  # {key: value}; values of JSON, parquet and datasets as they are, others as text
@@ -66,12 +64,9 @@ def records(file, choose, make, form=AUTO) -> Iterator[Record | Skipped]:
 def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | Skipped]:
   """Yields the rows of a file; its suffix decides how it is read.
 
-  Args:
-    data: the bytes of the file.
-    path: path of the file.
-    choose: names of columns → {key: column to read}; raises UserError if one is missing.
-    form: has header, columns, separator and quotes, as parts/sources.py:table has them. The columns
-      of a file without any names are called 0, 1, ….
+  data: the bytes of the file. path: path of the file. choose: names of columns → {key: column to
+  read}; raises UserError if one is missing. form: has header, columns, separator and quotes, as
+  parts/sources.py:table has them. The columns of a file without any names are called 0, 1, ….
 
   Raises UserError: another kind of file or encoding; quotes that do not end.
   """

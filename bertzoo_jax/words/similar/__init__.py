@@ -29,8 +29,6 @@ _FREQUENT = 10_000  # of each length, for random words
 
 
 class Table(NamedTuple):
-  """Similar words."""
-
   words: np.ndarray  # int32 [N, M], pieces, padded with -1
   hashes: np.ndarray  # int64 [N], ascending
   similar: np.ndarray  # int32 [N, 10], rows of the similar words, nearest first, padded with -1
@@ -50,12 +48,8 @@ class Table(NamedTuple):
 def build(section, out, tokenizer, file=None) -> Table | None:
   """The table of a corpus whose shards are written; None if config.corpus.similar is 'none'.
 
-  Args:
-    section: config.corpus.
-    out: CORPUS; its train/*.{tokens,sentences,units}.npy are read in blocks; of a large corpus, an
-      even sample.
-    tokenizer: the corpus's.
-    file: for 'vectors' and 'thesaurus'.
+  section: config.corpus. out: CORPUS; its train/*.{tokens,sentences,units}.npy are read in blocks;
+  of a large corpus, an even sample. tokenizer: the corpus's. file: for 'vectors' and 'thesaurus'.
 
   Raises UserError: unknown provider, a file missing or too many, a library not installed, or no
   word with a similar one.
@@ -118,9 +112,8 @@ def lookup(table: Table, words_KM, sizes_K, random_K):
     sizes_K: [K]; words of more than M pieces, or of 0, have no similar word.
     random_K: uint32 [K] bits, of a row and a position.
 
-  Returns:
-    (int32 [K, M], as many pieces as the word has, padded with -1; bool [K]: whether the word has a
-    similar one; otherwise its row is -1).
+  Returns (int32 [K, M], as many pieces as the word has, padded with -1; bool [K]: whether the word
+  has a similar one; otherwise its row is -1).
   """
   words_KM = np.where(np.arange(PIECES) < sizes_K[:, None], words_KM, -1)
   row_K = np.minimum(table.hashes.searchsorted(words_lib.hashes(words_KM)), len(table.hashes) - 1)
