@@ -64,8 +64,8 @@ evaluate/likelihoods.py: the first token of a row is scored by itself
 - (place_R >= subject.ahead)
 + (place_R >= 0)
 finetune/work.py: of equal runs the last is best
-- key=lambda n: (_score(results[n], sign), -n)
-+ key=lambda n: (_score(results[n], sign), n)
+- return scores.index(max(scores))
++ return len(scores) - 1 - scores[::-1].index(max(scores))
 preflight/tpu/estimate.py: an all-reduce is one pass over the data
 - 'all-reduce': 2.0
 + 'all-reduce': 1.0
