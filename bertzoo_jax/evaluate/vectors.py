@@ -58,7 +58,9 @@ def retrieval(address: str, folder: str) -> Scores:
   documents, queries = (_texts(place / f'{name}.jsonl') for name in ('corpus', 'queries'))
   number = {name: n for n, name in enumerate(documents)}
   judged, lines = set(), pair_files.lines(_there(place / 'qrels' / 'test.tsv'))
-  for line, text in lines[1:] if lines[0][1].split('\t')[-1] == 'score' else lines:
+  if lines and rows.number(lines[0][1].split('\t')[-1]) is None:
+    lines = lines[1:]  # the names of the columns
+  for line, text in lines:
     with errors.unreadable(f'{place}/qrels/test.tsv:{line} is no query, document and relevance'):
       query, document, gain = text.split('\t')
       if not np.isfinite(gain := float(gain)):

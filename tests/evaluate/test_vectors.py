@@ -40,10 +40,14 @@ def test_the_correlation_is_that_of_cosines_and_scores(tmp_path):
   assert scores.scores == pytest.approx(wanted)
   assert scores.counts == dict(pairs=4, texts=5) and scores.notes == (
     '1 rows have no score or cannot be read, and are left out',
+    'no prompt but the usual one was put before the texts; the network knows query, passage',
   )
   file.write_text('a,b,how\n1,1.1,5\n1.2,1.3,1\n'.replace(',', '\t'))
   alike = vectors.table(vectors.similarity('x', str(file), 'a,b,how'))
   assert 'note: all cosines are above 0.9' in alike and 'effective rank   1.' in alike
+
+
+NULL, TWICE = '{"_id": "d2", "text": null}', '{"_id": "d2", "text": "2"}'
 
 
 def folder(path, **changed):
@@ -87,6 +91,11 @@ def test_retrieval_ranks_all_documents_but_the_query_itself(tmp_path):
       'names a query',
     ),
     (lambda path: vectors.retrieval('x', folder(path, qrels='a\nb\td2\t0')), 'has no document'),
+    (lambda path: vectors.retrieval('x', folder(path, corpus=NULL)), 'corpus.jsonl:1 is no object'),
+    (
+      lambda path: vectors.retrieval('x', folder(path, corpus=f'{TWICE}\n{TWICE}')),
+      'of an earlier',
+    ),
   ],
 )
 def test_files_of_another_form_are_refused(tmp_path, call, words):

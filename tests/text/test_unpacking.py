@@ -32,7 +32,7 @@ def test_packed_files_are_known_by_content_not_by_name(tmp_path, pack):
 
 @pytest.mark.parametrize('pack', PACKERS)
 def test_a_damaged_packed_file_gives_what_it_holds_and_is_counted(tmp_path, pack):
-  data, second = pack(b'one\n\n' + os.urandom(150_000).hex().encode() + b'\n\n'), pack(b'end')
+  data, second = pack(b'one\n\n' + os.urandom(600_000).hex().encode() + b'\n\n'), pack(b'end')
   half = len(data) // 2
   flipped = data[:half] + bytes([data[half] ^ 255]) + data[half + 1 :]
   for damaged, whole in (
