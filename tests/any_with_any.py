@@ -71,7 +71,7 @@ def combinations() -> list[Combination]:
 def config(c: Combination):
   """The sections of a combination."""
   sections = {axis: _section(axis, name, c.remembers) for axis, name in zip(AXES, c)}
-  return types.SimpleNamespace(**sections, batch_size=8)
+  return types.SimpleNamespace(**sections)
 
 
 @functools.cache

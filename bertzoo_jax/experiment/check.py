@@ -75,6 +75,7 @@ def parts(run: resolve.Run, phase, features, vocab_size: int, mesh) -> None:
   """Raises UserError if a phase cannot learn from rows with these features, on this mesh."""
   network = build.network(run, phase, vocab_size, mesh)
   rows(phase.config, features, network.encoder, network.objective)
+  _draws(phase.config, network.objective)
 
 
 def order(run: resolve.Run, phases, vocab_size: int, mesh) -> None:
@@ -133,7 +134,6 @@ def rows(config, features, network, objective):
     )
   _carry(config, objective)
   _spans(config)
-  _draws(config, objective)
   if 'pair_labels' in features and network.type_vocab_size == 1:
     raise errors.UserError(
       f'format={config.format.name} has two segments, encoder.type_vocab_size is 1: take 2, or 0 '
