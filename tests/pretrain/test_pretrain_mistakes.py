@@ -76,6 +76,12 @@ def test_a_mistake_is_refused_in_one_sentence_and_nothing_is_written(
   assert not (tmp_path / 'run/config.json').exists()
 
 
+def test_an_objective_that_compares_rows_refuses_a_batch_of_one():
+  config = types.SimpleNamespace(batch_size=1, objective=parts.contrastive(), encoder={})
+  with pytest.raises(errors.UserError, match='compares the rows of a batch, and batch_size is 1'):
+    check._draws(config, types.SimpleNamespace(couple=True))
+
+
 def test_a_workdir_in_a_corpus_is_refused(world):
   refused(world, world / 'corpus', {}, 'holds a corpus')
 

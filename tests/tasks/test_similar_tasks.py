@@ -66,6 +66,9 @@ def test_positives_are_ranked_among_all_texts_of_the_split(tmp_path):
   assert got['recall@1'] == pytest.approx(1 / 3) and got['recall@10'] == 1
 
 
+EQUAL = 'text_a\ttext_b\tscore\na\tb\t2\nc\td\t2\n'
+
+
 @pytest.mark.parametrize(
   'argument, content, fields, words',
   [
@@ -73,6 +76,13 @@ def test_positives_are_ranked_among_all_texts_of_the_split(tmp_path):
     ('similar', SCORES.replace('\t3\n', '\thigh\n'), {}, "the score 'high', which is no number"),
     ('similar', SCORES, dict(label=''), 'names 0 columns, and one column of scores'),
     ('similar', SCORES, dict(label='score,text_a'), 'names 2 columns'),
+    (
+      'similar',
+      SCORES,
+      dict(negatives='text_a'),
+      'negatives is not read by an objective of scores',
+    ),
+    ('similar', EQUAL, {}, 'All scores of train are 2: '),
     ('positives', NEGATIVES, dict(negatives='none'), "negatives names the column 'none'"),
   ],
 )
