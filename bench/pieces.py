@@ -9,7 +9,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-_stop = []  # of SIGTERM: a command that was told to save ends with code 0
+_stop = []  # signals received: a command that saves upon SIGTERM ends with code 0
 
 
 def run(pieces, functions, table, work, minutes=1e9) -> None:
@@ -40,10 +40,10 @@ def read(table) -> dict:
 
 
 def command(work, name, *line) -> float:
-  """Seconds of a command of the package in `work`. SIGTERM goes on to it.
+  """Runs a command of the package in `work` and returns its seconds. It gets SIGTERM, too.
 
   Raises:
-    SystemExit: if it failed, or was told to stop.
+    SystemExit: if it failed or was stopped.
   """
   env = {**os.environ, 'PYTHONPATH': str(ROOT)}
   print(name, *line, flush=True)

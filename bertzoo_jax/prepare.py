@@ -103,8 +103,8 @@ def prepare(
     add: pieces that the tokenizer gets in addition: a number (those that save most tokens on the
       text), or a file of words, one per line (tokenizers/growth.py).
 
-  Raises UserError: a mistake that the user can correct; nothing is overwritten; OSError: a disk
-  that is full or fails; `explained_errors` has the message.
+  Raises UserError: a mistake that the user can correct; nothing is overwritten. Raises OSError:
+  a disk that is full or fails; `explained_errors` has the message.
   """
   out = storage.path(out)
   plan, text, loaded = _begin(config, source, out, tokenizer, say, files, filters, add)

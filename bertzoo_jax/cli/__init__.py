@@ -38,7 +38,7 @@ _STORAGE_LIBRARIES = (
 _CONFIG = types.SimpleNamespace(value=None, fields=(), also_tasks=True)
 
 
-# The flags that these functions define are those of the module that calls them: see `_help`.
+# A flag that these functions define belongs to the module that calls them: see `_help`.
 flags.disclaim_key_flags()
 
 
@@ -58,15 +58,14 @@ def define_config(
   fields: tuple[str, ...] = ranges.EXPERIMENT_FIELDS,
   also_tasks: bool = False,
   help: str = 'Experiment: configs/FILE.py:SIZE[,section=part,…], then --config.section.key=value.',
-) -> types.SimpleNamespace:
-  """Defines --config FILE:ARGUMENT and --config.section.key=value; `value` is the locked config.
+) -> None:
+  """Defines --config FILE:ARGUMENT and --config.section.key=value. `main` gets the locked config.
 
   fields: those that the config must have. also_tasks: whether it may be a fine-tuning. help: text
     for --help.
   """
   required(config=help)
   _CONFIG.fields, _CONFIG.also_tasks = fields, also_tasks
-  return _CONFIG
 
 
 def quiet_tensorflow():

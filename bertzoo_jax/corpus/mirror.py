@@ -26,8 +26,8 @@ def local(address, cache_dir, say=print):
   a line.
 
   Raises UserError: no cache_dir for a remote corpus, too little space, a file that does not match
-  the manifest, or a name in it that leads out of the corpus; TransientError: the object store does
-  not answer.
+  the manifest, or a name in it that leads out of the corpus. Raises TransientError: the object
+  store does not answer.
   """
   address = storage.path(address)
   if not storage.is_remote(address):

@@ -268,8 +268,8 @@ def run(chunks, out, tokenizer_folder, how: How, workers: int):
 
   Yields (chunk index, chunk end, record) in order of completion.
 
-  Raises UserError: a worker was killed or failed; it names the chunk; OSError: a worker could not
-  write.
+  Raises UserError: a worker was killed or failed; it names the chunk. Raises OSError: a worker
+  could not write.
   """
   context = multiprocessing.get_context('spawn')
   os.environ['TOKENIZERS_PARALLELISM'] = 'false'  # one process per core; read by the workers

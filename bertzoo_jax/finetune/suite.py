@@ -34,8 +34,8 @@ def finetune(
   tasks' files. predict: a further file without labels; the best run of each task predicts it.
   devices: to run on; None for all.
 
-  Raises UserError: anything that does not fit, before anything is written; TransientError, Stopped:
-  see pretrain.
+  Raises UserError: anything that does not fit, before anything is written. TransientError and
+  Stopped: see pretrain.
   """
   distributed.join()
   if jax.process_count() > 1:

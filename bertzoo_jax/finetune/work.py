@@ -60,8 +60,8 @@ def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | N
   devices. Runs go one after the other on all of them, or one on each (`at_once`). say: prints a
   line.
 
-  Raises UserError: see `train.train`. No further run is started; those in progress save and end;
-  Stopped: all runs diverged.
+  Raises UserError: see `train.train`; then no further run begins, and the runs in progress save and
+  end. Raises Stopped: all runs diverged.
   """
   results, finishing, alone = {}, threading.Lock(), len(runs) == 1
   slots = [[d] for d in devices] if at_once(runs, len(devices)) > 1 else [devices]

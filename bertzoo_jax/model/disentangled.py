@@ -114,8 +114,8 @@ class Disentangled(definitions.Disentangled, protocol.Given):
   def __call__(self, batch, dropout_keys_B2=None, ops=operations.PLAIN, embedded_BLE=None):
     """See protocol.Encoder.
 
-    Raises UserError: rows longer than max_positions; ValueError: dropout of the relative table
-    without common_key.
+    Raises UserError: rows longer than max_positions. Raises ValueError: dropout of the relative
+    table without common_key.
     """
     args = self._start(batch, dropout_keys_B2, ops, embedded_BLE)
     return self._run(args, args.embedded_BLD, 0, self.plan.blocks)

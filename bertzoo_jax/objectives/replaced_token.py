@@ -236,9 +236,9 @@ def _discriminate(encoder, fields, ops, params, batch, rows, normalizers, key):
   real_BL = (batch['segment_ids'] > 0).astype(jnp.float32)
   total, weights_BL = 'tokens', real_BL
   if fields.loss_over == 'masked':
-    rows, total = jnp.arange(len(real_BL))[:, None], 'masked'
-    cells_BL = jnp.zeros_like(real_BL).at[rows, batch['masked_positions']]
-    weights_BL = cells_BL.add(batch['masked_weights'])
+    total, row_B1 = 'masked', jnp.arange(len(real_BL))[:, None]
+    weights_BL = jnp.zeros_like(real_BL)
+    weights_BL = weights_BL.at[row_B1, batch['masked_positions']].add(batch['masked_weights'])
   summed = jnp.sum(weights_BL * _nll(logits_BL, replaced_BL))
   flagged_BL = logits_BL > 0
   count = lambda x_BL: jnp.sum(real_BL * x_BL)

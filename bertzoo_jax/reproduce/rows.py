@@ -34,7 +34,7 @@ def reproduce(
     tpu: accelerator type on which `hours` are spent; None for this machine.
     say: prints a line.
 
-  Raises UserError: anything that does not fit; TransientError, Stopped: see pretrain.
+  Raises UserError: anything that does not fit. TransientError and Stopped: see pretrain.
   """
   plan.check(config)
   _check_hours(config, hours, workdir)

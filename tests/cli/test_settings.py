@@ -15,9 +15,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = """
 import json
 from bertzoo_jax import cli
-config = cli.define_config(fields=())
+cli.define_config(fields=())
 read = lambda c: (c.batch_size, list(c.seeds), c.schedule.learning_rate, c.run.tensorboard)
-cli.run(lambda _: print(json.dumps({k: read(c) for k, c in config.value.suite.items()})))
+cli.run(lambda asked: print(json.dumps({k: read(c) for k, c in asked.config.suite.items()})))
 """
 
 

@@ -163,7 +163,9 @@ def test_the_hub_reads_the_scores_and_base_models_of_a_card():
   base = ('org/na-me', 'gpt2', 'a/b/c', '../x', 'a"\nb')
   said = read(*exported('mlm')[0], metrics={**metrics, HOSTILE: 1}, base=base, name=HOSTILE)
   data = huggingface_hub.ModelCard(said).data
-  assert data.base_model == ['org/na-me', 'gpt2'] and data.library_name == 'transformers'
+  assert (
+    data.base_model == ['org/na-me', 'gpt2'] and data.to_dict()['library_name'] == 'transformers'
+  )
   found = {x.metric_type: x.metric_value for x in data.eval_results}
   assert (found.pop('held_out_loss'), found.pop('held_out_mlm_accuracy')) == (4.5, 0.12346)
   assert [*found.values()] == [1] and said.count('\n---\n') == 1

@@ -40,8 +40,9 @@ def text(features, special, also=()):
 
 
 def read(features, special, *levels, also=()):
-  """(the features without 'units', bool [B, L] of `text`, the Words of each level: those of
-  `continues`, or 'token', which needs no 'units').
+  """(the features without 'units', bool [B, L] of `text`, the Words of each level).
+
+  levels: as `continues` takes them, or 'token', which needs no 'units'.
   """
   features, text_BL = dict(features), text(features, special, also)
   marks_BL = np.zeros_like(text_BL) if 'token' in levels else _marks(features)
