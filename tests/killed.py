@@ -56,8 +56,8 @@ def begun_again(flags, workdir, kills, seconds=SECONDS):
     process.wait()
     assert not (workdir / 'table.md').exists()
   last = begin()
-  said, _ = last.communicate(timeout=2 * seconds)
-  assert last.returncode == 0, said[-2000:]
+  output, _ = last.communicate(timeout=2 * seconds)
+  assert last.returncode == 0, output[-2000:]
 
 
 def same_bytes(a, b, task):

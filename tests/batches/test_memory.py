@@ -170,7 +170,7 @@ def test_words_are_masked_whole_in_rows_read_from_right_to_left_too(masking):
   for row, *rest in zip(with_targets(batch), *(batch[name] for name in names)):
     places, weights, direction = rest
     chosen = set(places[weights > 0].tolist())
-    # the reused part ends at 24, and no word goes on over that
+    # the reused part ends at 24, and no word crosses that place
     for i in {*range(1, 62)} - {23, 24}:
       word = row[i - 1 : i + 2][:: -1 if direction else 1]
       whole = word.tolist() == list(range(word[0], word[0] + 3))

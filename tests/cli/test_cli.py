@@ -155,8 +155,8 @@ def test_errors_that_may_pass_end_with_75_and_others_with_2(error, code, capsys)
 
   with pytest.raises(SystemExit) as e:
     cli._guard(fail, [])
-  said = capsys.readouterr().err
-  assert e.value.code == code and said.startswith('error: ') and said.count('\n') == 1
+  printed = capsys.readouterr().err
+  assert e.value.code == code and printed.startswith('error: ') and printed.count('\n') == 1
   assert errors.TransientError.code == os.EX_TEMPFAIL == 75
 
 

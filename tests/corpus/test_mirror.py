@@ -33,9 +33,9 @@ def test_a_mirror_holds_the_same_corpus_and_fetches_only_what_is_missing(remote,
   folder = mirror.local(remote, tmp_path / 'cache', say=lambda text: None)
   (folder / 'manifest.json').unlink()
   (folder / 'train' / '00001.tokens.npy').unlink()
-  said = []
-  mirror.local(remote, tmp_path / 'cache', say=said.append)
-  assert '1 of 21 files' in said[0]
+  printed = []
+  mirror.local(remote, tmp_path / 'cache', say=printed.append)
+  assert '1 of 21 files' in printed[0]
   corpus.verify(folder)
 
 

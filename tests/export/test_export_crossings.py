@@ -42,12 +42,12 @@ def test_it_leaves_with_its_heads_beside_the_encoder_and_comes_back(argument, tm
     config.objective.width = 1.0
   params = test_export.make_workdir(tmp_path, config, sizes)
   assert all(row.holds for row in export.export(str(tmp_path), out))
-  said = capsys.readouterr().out
+  output = capsys.readouterr().out
   objective = objectives.build(config, weights.vocabulary_size(params))
   places = {network.name: out / network.name for network in objective.networks}
   for name, (written, beside) in CROSSINGS[argument].items():
-    assert f'{places[name]}: {written}, step 7' in said
-    assert f'{weights.HEADS_FILE}: {beside}, for which {written} has no place' in said
+    assert f'{places[name]}: {written}, step 7' in output
+    assert f'{weights.HEADS_FILE}: {beside}, for which {written} has no place' in output
     assert beside in (places[name] / 'README.md').read_text()
   addresses = ','.join(f'hf:{place}' for place in places.values())
   fresh = small.parameters(objective, seed=5)

@@ -142,9 +142,9 @@ def test_each_kept_checkpoint_is_a_branch_that_transformers_opens_offline(
     run(workdir, tmp_path / 'out', all_checkpoints=True, push=NAME)
   (tmp_path / 'out/step-9').rename(tmp_path / 'aside')
   run(workdir, tmp_path / 'out', all_checkpoints=True, push=NAME)
-  said = ''.join(capfd.readouterr())
-  assert said.count('pushed before') == 1 + 2 and 'owner/name@step-9: pushed\n' in said
-  assert TOKEN not in said
+  output = ''.join(capfd.readouterr())
+  assert output.count('pushed before') == 1 + 2 and 'owner/name@step-9: pushed\n' in output
+  assert TOKEN not in output
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_a_push_that_must_not_be_is_one_sentence_before_anything_is_made(
     (tmp_path / 'other').mkdir()
     (tmp_path / 'other' / 'config.json').write_text('{}')
     hub.Repository(NAME).push(there, tmp_path / 'other', ['config.json'])
-  with pytest.raises(errors.UserError, match=words) as said:
+  with pytest.raises(errors.UserError, match=words) as output:
     run(workdir, tmp_path / 'out', **flags)
-  assert said.value.code == 2 and not (tmp_path / 'out').exists()
+  assert output.value.code == 2 and not (tmp_path / 'out').exists()
 
 
 def test_an_unverified_directory_is_not_pushed_and_a_push_cut_short_is_made_whole_by_the_same_line(
@@ -211,6 +211,6 @@ def test_a_hub_that_takes_nothing_is_one_sentence_without_the_token(
 
   monkeypatch.setattr('huggingface_hub.constants.HF_HUB_OFFLINE', offline)
   monkeypatch.setattr(Hub, 'upload_folder', fail)
-  with pytest.raises(errors.UserError, match=f'{NAME}@new cannot be pushed to .*{words}') as said:
+  with pytest.raises(errors.UserError, match=f'{NAME}@new cannot be pushed to .*{words}') as output:
     hub.Repository(NAME).push('new', tmp_path, [])
-  assert said.value.code == code and TOKEN not in str(said.value)
+  assert output.value.code == code and TOKEN not in str(output.value)

@@ -97,10 +97,10 @@ def test_a_run_that_diverges_is_finished_without_a_score_and_the_others_go_on(
   def one(run, given, *rest):
     return true(run, task, *rest) if run.seed == 0 else finished(run, 0.5)
 
-  made, said = runs(tmp_path, 2), []
-  found = all_of(monkeypatch, made, one, devices=1, say=said.append)
+  made, printed = runs(tmp_path, 2), []
+  found = all_of(monkeypatch, made, one, devices=1, say=printed.append)
   assert [r['score'] for r in found] == [None, 0.5] and work.best(found) == 1
-  assert 'diverged: the loss is not finite' in said[1]
+  assert 'diverged: the loss is not finite' in printed[1]
   assert true(made[0], task, None, None, None, False) == found[0]  # not run again
   with pytest.raises(errors.Stopped, match='All 2 runs of t diverged'):
     all_of(monkeypatch, runs(tmp_path / 'other', 2), lambda run, _, *rest: true(run, task, *rest))
@@ -182,7 +182,7 @@ def test_a_job_waits_for_the_one_that_it_needs_also_where_a_slot_is_free(
 
 def test_while_another_process_holds_a_job_the_next_one_is_done(tmp_path, monkeypatch):
   monkeypatch.setattr(jobs, '_WAIT', 0.01)
-  ended, said = [], []
+  ended, printed = [], []
 
   @contextlib.contextmanager
   def held(job):
@@ -195,5 +195,5 @@ def test_while_another_process_holds_a_job_the_next_one_is_done(tmp_path, monkey
     return len(ended) < 2
 
   made = [job(tmp_path, name) for name in 'abc']
-  assert not jobs.run(made, do, held=held, say=said.append)
-  assert ended == ['b', 'a'] and said == ['a: in use by 1']
+  assert not jobs.run(made, do, held=held, say=printed.append)
+  assert ended == ['b', 'a'] and printed == ['a: in use by 1']

@@ -119,9 +119,9 @@ def test_an_installed_wheel_has_the_costs_of_kernels_and_the_sample(tmp_path):
   count = 'from bertzoo_jax.preflight.tpu import estimate, chips; '
   count += 'print(estimate.KERNELS, *(len(estimate.kernel_cycles(chip)) for chip in chips.CHIPS))'
   environment = commands.environment(PYTHONPATH=str(tmp_path))
-  said = commands.run('-c', count, cwd=tmp_path, env=environment, check=True).stdout.split()
-  assert said[0] == str(tmp_path / 'bertzoo_jax/preflight/tpu/kernel_cycles.csv')
-  assert sum(int(rows) > 50 for rows in said[1:]) == 4
+  output = commands.run('-c', count, cwd=tmp_path, env=environment, check=True).stdout.split()
+  assert output[0] == str(tmp_path / 'bertzoo_jax/preflight/tpu/kernel_cycles.csv')
+  assert sum(int(rows) > 50 for rows in output[1:]) == 4
   assert sorted(p.name for p in (tmp_path / 'bertzoo_jax/sample').iterdir()) == [*demo.TEXTS]
 
 

@@ -221,7 +221,7 @@ def test_each_block_draws_its_own_dropout(layers, groups, inner):
 
 
 def tell(params, x, turn):
-  """A block that tells what it was given."""
+  """A block that returns its arguments."""
   x = 3.0 * x + params['w'] + 10.0 * turn.place + turn.inputs
   return x, (turn.number, x)
 

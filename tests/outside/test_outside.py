@@ -93,10 +93,10 @@ def test_it_trains_resumes_is_exported_evaluated_and_begins_another_run(
   capsys.readouterr()
   rows = export.export(str(run), out)
   assert all(row.holds for row in rows) and rows[1].what.startswith('mlm logits')
-  said = capsys.readouterr().out
+  output = capsys.readouterr().out
   kept = 'kept_head' in checkpoint.load_params(str(run))[0]
   aside = f'{out / weights.HEADS_FILE}: kept_head, for which {made.hf} has no place'
-  assert kept == (aside in said) == (out / weights.HEADS_FILE).exists()
+  assert kept == (aside in output) == (out / weights.HEADS_FILE).exists()
   assert kept == (f'`{weights.HEADS_FILE}` holds' in (out / 'README.md').read_text())
 
   still = dict(phases=((1, {}),), schedule__warmup=0, schedule__learning_rate=0.0)

@@ -96,7 +96,7 @@ def test_the_largest_batch_is_one_that_was_seen_to_fit(monkeypatch, less, least,
 @asked.needs_libtpu
 def test_ctrl_c_ends_the_search_and_its_results_stand(monkeypatch):
   asked.linear(monkeypatch)
-  line, said, turns = processes.compiled, [], []
+  line, messages, turns = processes.compiled, [], []
 
   def found(compiled):
     def interrupted(jobs, **options):
@@ -107,12 +107,12 @@ def test_ctrl_c_ends_the_search_and_its_results_stand(monkeypatch):
 
     turns.clear()
     monkeypatch.setattr(processes, 'compiled', interrupted)
-    return asked.preflight(asked.config(batch_size=4096), topology='v5e:2x2', say=said.append)
+    return asked.preflight(asked.config(batch_size=4096), topology='v5e:2x2', say=messages.append)
 
   nothing = found(1)
   assert asked.codes(nothing) == ['P09'] and nothing.remedies == []
   assert nothing.phases[0].largest == 0
-  assert any('phase 0 does not fit (' in line for line in said)
+  assert any('phase 0 does not fit (' in line for line in messages)
   assert asked.changes(found(5))[0] == '--config.run.accumulation=8'
   turns.clear()
   quiet = asked.preflight(asked.config(batch_size=4096), topology='v5e:2x2', largest=False)
@@ -121,10 +121,10 @@ def test_ctrl_c_ends_the_search_and_its_results_stand(monkeypatch):
 
 @asked.needs_libtpu
 def test_only_the_phase_that_needs_most_is_mended(monkeypatch):
-  jobs, said = asked.linear(monkeypatch), []
+  jobs, messages = asked.linear(monkeypatch), []
   own = {'batch_tokens': 4096 * 64, 'run.accumulation': 2}
   phases = ((60, {'batch_size': 3072}), (40, own))
-  found = asked.preflight(asked.config(phases=phases), topology='v5e:2x2', say=said.append)
+  found = asked.preflight(asked.config(phases=phases), topology='v5e:2x2', say=messages.append)
   assert asked.codes(found) == ['P09', 'P09']
   assert [p.largest is None for p in found.phases] == [False, True]
   found = asked.preflight(asked.config(phases=((60, {}), (40, own))), topology='v5e:2x2')

@@ -15,6 +15,6 @@ def clean(text, tmp_path_factory):
   """A corpus made without disturbance by one worker, and its output."""
   out = tmp_path_factory.mktemp('clean') / 'corpus'
   run = made.drive(text, out, workers=1)
-  said = run.communicate()[0]
-  assert run.returncode == 0, said
-  return out, said
+  printed = run.communicate()[0]
+  assert run.returncode == 0, printed
+  return out, printed

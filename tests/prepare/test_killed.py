@@ -74,8 +74,8 @@ def start(source, out, config, kill=''):
 def run(source, out, config, kill='') -> list[str]:
   """The steps of a run; of one that is killed, nothing."""
   process = start(source, out, config, kill)
-  said = process.communicate()[0]
-  assert process.returncode == (-signal.SIGKILL if kill else 0), f'{kill}: {said}'
+  output = process.communicate()[0]
+  assert process.returncode == (-signal.SIGKILL if kill else 0), f'{kill}: {output}'
   return [] if kill else (out.parent / 'steps').read_text().splitlines()
 
 

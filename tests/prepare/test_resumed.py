@@ -90,9 +90,9 @@ def test_what_a_killed_run_left_is_used_if_it_is_whole_and_no_worker_outlives_it
 def test_a_finished_corpus_is_left_alone_and_another_plan_or_a_lost_folder_is_refused(
   text, clean, tmp_path
 ):
-  out, before, said = clean[0], made.contents(clean[0]), []
-  made.make(made.tiny(), text, out, say=said.append)
-  assert 'finished already' in said[-1]
+  out, before, printed = clean[0], made.contents(clean[0]), []
+  made.make(made.tiny(), text, out, say=printed.append)
+  assert 'finished already' in printed[-1]
   words = r'holds a corpus of other .*corpus.held_out: 0.1 → 0.2.*choose another --out'
   with pytest.raises(errors.UserError, match=words):
     made.make(made.tiny(held_out=0.2), text, out)

@@ -43,12 +43,12 @@ def trained_on(monkeypatch):
   """
 
   def texts(*arguments, **more):
-    seen, said = [], []
+    seen, printed = [], []
     stop = lambda section, get, _: seen.extend(get()) or 1 / 0
     monkeypatch.setattr(prepare_lib.tokenizers, 'train', stop)
     with pytest.raises(ZeroDivisionError):
-      made.make(*arguments, say=said.append, **more)
-    return seen, said
+      made.make(*arguments, say=printed.append, **more)
+    return seen, printed
 
   return texts
 
@@ -109,15 +109,15 @@ def test_ten_lines_make_a_config_of_another_language_at_any_size_and_for_any_amo
   (tmp_path / 'a.txt').write_text(open(text).read().translate(words))
   exec(MY_LANGUAGE, namespace := {})
   for size in ('tiny,steps=300', 'base,steps=100000'):
-    config, said = namespace['get_config'](size), []
+    config, printed = namespace['get_config'](size), []
     config.corpus.held_out = 0.1
     arguments = config, tmp_path / 'a.txt', tmp_path / size
-    manifest = made.make(*arguments, say=said.append)
-    assert 'vocab_size=auto: 1,024 pieces for 0.1 MB of text' in said[0], said
+    manifest = made.make(*arguments, say=printed.append)
+    assert 'vocab_size=auto: 1,024 pieces for 0.1 MB of text' in printed[0], printed
     assert 100 < manifest['vocab_size'] == manifest['tokenizer']['vocab_size'] < 1024
-    assert manifest['splitter'] == 'rules:generic' and 'WARNING' not in said[-1]
-    made.make(*arguments, say=said.append)  # again, and as pretrain, show and evaluate do
-    assert 'finished already' in said[-1]
+    assert manifest['splitter'] == 'rules:generic' and 'WARNING' not in printed[-1]
+    made.make(*arguments, say=printed.append)  # again, and as pretrain, show and evaluate do
+    assert 'finished already' in printed[-1]
     opened = corpus.open(tmp_path / size)
     opening.check({opened.path: opened.manifest}, config)
     assert any('õ' in piece for piece in opened.tokenizer().pieces)
@@ -127,9 +127,9 @@ def test_ten_lines_make_a_config_of_another_language_at_any_size_and_for_any_amo
 
 
 def test_the_tokenizer_alone_can_be_made_and_then_given(text, clean, tmp_path):
-  said, out = [], tmp_path / 'tokenizer'
-  prepare_lib.tokenizer_alone(made.tiny(), [text], out, say=said.append)
-  assert 'GiB of memory' in said[0] and not (out / 'plan.json').exists()
+  printed, out = [], tmp_path / 'tokenizer'
+  prepare_lib.tokenizer_alone(made.tiny(), [text], out, say=printed.append)
+  assert 'GiB of memory' in printed[0] and not (out / 'plan.json').exists()
   assert tokenizers.load(out).hash == tokenizers.load(clean[0] / 'tokenizer').hash
   with pytest.raises(errors.UserError, match='not empty'):
     prepare_lib.tokenizer_alone(made.tiny(), [text], out)
@@ -139,15 +139,15 @@ def test_the_tokenizer_alone_can_be_made_and_then_given(text, clean, tmp_path):
 
 
 def test_pieces_are_added_to_a_given_tokenizer(text, tmp_path):
-  config, said = made.tiny(vocab_size='auto'), []
-  prepare_lib.tokenizer_alone(made.tiny(vocab_size=80), [text], tmp_path / 't', say=said.append)
+  config, printed = made.tiny(vocab_size='auto'), []
+  prepare_lib.tokenizer_alone(made.tiny(vocab_size=80), [text], tmp_path / 't', say=printed.append)
   old = tokenizers.load(tmp_path / 't')
-  given = dict(tokenizer=str(tmp_path / 't'), workers=1, say=said.append)
+  given = dict(tokenizer=str(tmp_path / 't'), workers=1, say=printed.append)
   add = lambda number: prepare_lib.prepare(config, [text], tmp_path / 'c', add=number, **given)
   manifest = add('10')
   assert corpus.open(tmp_path / 'c').tokenizer().pieces[:-10] == old.pieces
   assert manifest['vocab_size'] == 90
-  assert any('10 pieces added' in line and 'fewer' in line for line in said), said
-  assert add('10') == manifest and 'nothing to do' in said[-1]
+  assert any('10 pieces added' in line and 'fewer' in line for line in printed), printed
+  assert add('10') == manifest and 'nothing to do' in printed[-1]
   with pytest.raises(errors.UserError, match='of other sources or settings'):
     add('11')

@@ -92,8 +92,8 @@ def run_train(world, workdir, *more, stop_when=None, how=signal.SIGKILL):
       assert time.monotonic() < deadline
       time.sleep(0.002)
     process.send_signal(how)
-  said, _ = process.communicate(timeout=300)
-  return process.returncode, said
+  printed, _ = process.communicate(timeout=300)
+  return process.returncode, printed
 
 
 def on_one_device(patch):
@@ -173,8 +173,8 @@ def cut(workdir, step):
 @pytest.fixture(scope='session')
 def untouched(world):
   """Workdir of the run that nobody touched."""
-  code, said = run_train(world, world / 'untouched')
-  assert code == 0, said
+  code, printed = run_train(world, world / 'untouched')
+  assert code == 0, printed
   return world / 'untouched'
 
 

@@ -37,12 +37,12 @@ UNSAVED = dict(run__save_minutes=60.0)  # but at its end
 def check_resumes(world, untouched, workdir, *stops):
   """Kills a run at each of the moments, lets it end, and compares."""
   for stop in stops:
-    code, said = runs.run_train(world, workdir, stop_when=stop)
-    assert code in (-signal.SIGKILL, 0), said
+    code, printed = runs.run_train(world, workdir, stop_when=stop)
+    assert code in (-signal.SIGKILL, 0), printed
     if isinstance(stop, saving):
       stop.landed = stop(pathlib.Path(workdir))
-  code, said = runs.run_train(world, workdir)
-  assert code == 0, said
+  code, printed = runs.run_train(world, workdir)
+  assert code == 0, printed
   runs.check_same(workdir, untouched)
 
 
@@ -73,8 +73,10 @@ def test_a_finished_run_is_left_as_it_is_says_its_result_and_takes_other_machine
 ):
   shutil.copytree(untouched, tmp_path / 'run')
   result = here(tmp_path / 'run', run__log_every=3, run__accumulation=2)
-  said = capsys.readouterr().out
-  assert f'done: {runs.STEPS} steps' in said and 'unigram entropy' in said and LOST not in said
+  printed = capsys.readouterr().out
+  assert (
+    f'done: {runs.STEPS} steps' in printed and 'unigram entropy' in printed and LOST not in printed
+  )
   assert json.loads((tmp_path / 'run/config.json').read_text())['run']['log_every'] == 3
   assert runs.curve(tmp_path / 'run') == runs.curve(untouched)
   assert result['held_out']['held_out_loss'] > 0
@@ -134,12 +136,12 @@ def test_thirty_kills_of_one_run_leave_no_trace(world, untouched, tmp_path):
     starts, end = draw.random() < 0.2, time.monotonic() + draw.uniform(0.0, 10.0)
     moment = draw.choice([saving(0), reached(runs.rows(workdir) + draw.randrange(1, 4))])
     stop = (lambda _, end=end: time.monotonic() > end) if starts else moment
-    code, said = runs.run_train(world, workdir, stop_when=stop)
-    assert code in (-signal.SIGKILL, 0), said
+    code, printed = runs.run_train(world, workdir, stop_when=stop)
+    assert code in (-signal.SIGKILL, 0), printed
     kills, landed = kills + (code != 0), landed + (code != 0 and not starts)
     if code == 0:
       runs.check_same(workdir, untouched)
-      runs.cut(workdir, draw.randrange(1, runs.STEPS // 2))  # the run goes on from there
+      runs.cut(workdir, draw.randrange(1, runs.STEPS // 2))  # it resumes there
   print(f'{landed} of {kills} kills came between the first row and the end, or in a save')
   assert landed >= 15
   check_resumes(world, untouched, workdir)
@@ -191,14 +193,16 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
 def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp_path, how):
   workdir = tmp_path / 'run'
   never = '--config.run.save_minutes=1000.0'
-  code, said = runs.run_train(world, workdir, never, stop_when=lambda w: runs.rows(w) >= 4, how=how)
-  assert code == 0 and 'run the same command to resume' in said, said
+  code, printed = runs.run_train(
+    world, workdir, never, stop_when=lambda w: runs.rows(w) >= 4, how=how
+  )
+  assert code == 0 and 'run the same command to resume' in printed, printed
   newest, last = step_folders.steps(workdir)[-1], metrics.read(workdir)[-1]['step']
   assert newest == last >= 4
-  code, said = runs.run_train(world, workdir, never)
+  code, printed = runs.run_train(world, workdir, never)
   assert code == 0 and (
-    newest == runs.STEPS or f'resuming from the checkpoint of step {newest}' in said
-  ), said
+    newest == runs.STEPS or f'resuming from the checkpoint of step {newest}' in printed
+  ), printed
   runs.check_same(workdir, untouched)
 
 
@@ -322,16 +326,16 @@ def stored(world, store, workdir, *more, upon=None, then=None):
       then()
       break
     time.sleep(0.02)
-  said, _ = process.communicate(timeout=500)
-  return process.returncode, said
+  printed, _ = process.communicate(timeout=500)
+  return process.returncode, printed
 
 
 @pytest.mark.slow
 def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit_for_bit(
   world, untouched, tmp_path
 ):
-  code, said = runs.run_train(world, tmp_path / 'run', *FEW_SAVES, stop_when=step_folders.steps)
-  assert code == -signal.SIGKILL, said
+  code, printed = runs.run_train(world, tmp_path / 'run', *FEW_SAVES, stop_when=step_folders.steps)
+  assert code == -signal.SIGKILL, printed
   with emulated_gcs.Store() as store:
     store.upload(world / 'corpus', 'bucket', 'corpus')
     store.upload(tmp_path / 'run', 'bucket', 'run')
@@ -339,17 +343,17 @@ def test_a_run_that_moves_to_a_bucket_which_fails_and_back_to_a_disk_goes_on_bit
     sometimes = [store.fail(how, every=n) for how, n in ((503, 29), (429, 31), ('reset', 37))]
     there = (world, store, 'gs://bucket/run', *text)
     saved = 'run/checkpoints/{}/commit_success.txt'.format
-    code, said = stored(*there, upon=saved(8), then=lambda: store.fail(503))
-    assert code == 75 and 'Traceback' not in said, said
-    assert 'resuming from the checkpoint of step' in said, said
-    assert said.splitlines()[-1].startswith('error: ') and 'same command again' in said
+    code, printed = stored(*there, upon=saved(8), then=lambda: store.fail(503))
+    assert code == 75 and 'Traceback' not in printed, printed
+    assert 'resuming from the checkpoint of step' in printed, printed
+    assert printed.splitlines()[-1].startswith('error: ') and 'same command again' in printed
     assert all(fault.hits > 3 for fault in sometimes)
     store.mend()
     kept = store.names('bucket', 'run/checkpoints/8/')
-    code, said = stored(*there, upon=saved(12), then=lambda: store.fail(503))
-    assert kept and 'resuming from the checkpoint of step' in said, said
+    code, printed = stored(*there, upon=saved(12), then=lambda: store.fail(503))
+    assert kept and 'resuming from the checkpoint of step' in printed, printed
     store.mend()
     store.download('bucket', 'run', tmp_path / 'back')
-  code, said = runs.run_train(world, tmp_path / 'back', *FEW_SAVES)
-  assert code == 0, said
+  code, printed = runs.run_train(world, tmp_path / 'back', *FEW_SAVES)
+  assert code == 0, printed
   runs.check_same(tmp_path / 'back', untouched)

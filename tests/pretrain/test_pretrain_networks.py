@@ -78,9 +78,9 @@ def test_both_networks_are_exported_and_begin_a_run_again(tmp_path, here, capsys
   begun = params_at(tmp_path / 'one', 1)
   assert small.worst(begun['encoder'], run['encoder']) == 0
   assert small.worst(begun['generator'], run['generator']) > 0
-  said = capsys.readouterr().out
+  output = capsys.readouterr().out
   for words in ('generator: fresh', 'held-out replaced tokens: accuracy', 'flops     '):
-    assert words in said
+    assert words in output
   frozen = {**ELECTRA, 'objective': parts.replaced_token_frozen()}
   with pytest.raises(errors.UserError, match='has no generator/.* give --init DISCRIMINATOR,GEN'):
     here(tmp_path / 'headless', init=f'{one},{one}', **SHORT, **frozen)

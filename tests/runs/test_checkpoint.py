@@ -175,8 +175,8 @@ def test_a_damaged_newest_step_is_reported_moved_aside_and_the_one_before_used(s
   workdir, state, checkpoints = saved
   damage(max(files(workdir / 'checkpoints/3/params'), key=lambda p: p.stat().st_size), 'flip')
   assert checkpoints.newest() == 2
-  said = capsys.readouterr().out
-  assert 'WARNING' in said and 'checkpoint 3' in said and 'sha256' in said
+  output = capsys.readouterr().out
+  assert 'WARNING' in output and 'checkpoint 3' in output and 'sha256' in output
   assert (workdir / 'checkpoints/3.damaged').is_dir()
   checkpoints.save(at(state, 3))
   checkpoints.wait()

@@ -222,7 +222,7 @@ def test_a_workdir_that_is_gone_stops_the_run_before_a_save_at_its_end_and_at_an
         time.sleep(0.05)
         if then == 'save':
           check()
-          pytest.fail('it goes on')
+          pytest.fail('the run did not end')
         if then == 'error':
           raise ValueError('a half written checkpoint')
     assert e.value.code == 3 and not (folder / lock.NAME).exists()
@@ -236,7 +236,7 @@ def test_a_workdir_that_another_job_holds_ends_the_run_with_75(tmp_path, then):
       _lease_elsewhere(tmp_path)  # in place
       if then == 'a save':
         check()
-        pytest.fail('it goes on')
+        pytest.fail('the run did not end')
   assert json.loads((tmp_path / lock.NAME).read_text())['token'] == 'x'
 
 

@@ -164,8 +164,8 @@ def wait(condition, seconds=20):
 
 
 def check_transcript(cloud, file, printed, scratch):
-  """Each `$ COMMAND {SETTINGS}` of a file prints what stands below it. CHECKOUT and FOLDER are
-  those of the cloud.
+  """Each `$ COMMAND {SETTINGS}` of a file prints what stands below it. CHECKOUT and FOLDER
+  stand for the cloud's paths.
 
   Args:
     printed: (words of a command) → what it prints.

@@ -30,8 +30,8 @@ def test_candidates_are_asked_in_order_until_one_is_active_and_failed_ones_are_d
 def test_nothing_is_created_or_deleted_while_gcloud_cannot_be_reached(cloud):
   (cloud.folder / 'offline').touch()
   for command in ('create', 'delete', 'sync'):
-    said = cloud.fails(command)
-    assert 'gcloud does not say' in said and 'network' in said
+    output = cloud.fails(command)
+    assert 'gcloud does not say' in output and 'network' in output
   assert {c.split()[4] for c in cloud.calls()} == {'describe'}
 
 

@@ -60,8 +60,8 @@ def test_a_mistake_ends_with_the_sentence_of_the_file_and_code_2_before_gcloud_i
 def test_without_a_git_checkout_nothing_is_asked_of_gcloud(cloud, line, tmp_path):
   shutil.copytree(cloud.checkout, tmp_path / 'copy', ignore=shutil.ignore_patterns('.git'))
   cloud.checkout = tmp_path / 'copy'
-  said = cloud.refused(*line.split(), GIT_CEILING_DIRECTORIES=str(tmp_path))
-  assert 'is not a git checkout' in said
+  output = cloud.refused(*line.split(), GIT_CEILING_DIRECTORIES=str(tmp_path))
+  assert 'is not a git checkout' in output
 
 
 def test_a_config_that_git_does_not_know_is_refused_with_the_remedy(cloud, tmp_path):

@@ -299,8 +299,8 @@ def test_a_spike_is_said_and_counted_and_the_count_survives_a_resume(tmp_path, c
     how |= dict(progress=progress.Progress(24, start, show=True, terminal=False), record=record)
     attempt(tmp_path, poisoned, start=start, keep_every=4, log_every=3, **how)
     record.close()
-    said = capsys.readouterr().out
-    assert (f'spike: step {POISON + 1} (loss ' in said) == (start == 0), said
+    output = capsys.readouterr().out
+    assert (f'spike: step {POISON + 1} (loss ' in output) == (start == 0), output
   counts = {row['step']: row.get('spikes', 0) for row in metrics.read(tmp_path)}
   assert counts[12] == 0 and counts[15] == counts[18] == counts[24] == 1
 

@@ -53,7 +53,7 @@ def test_the_first_steps_of_a_run_and_of_a_phase_are_no_spikes():
   assert steps == []
   after, statistics = counted(50 * losses, norms, start=spikes.entered(before))
   assert after == [] and int(statistics['total']) == 0
-  # a phase begins to count steps afresh, and goes on with the spikes
+  # a phase counts steps from 0 and keeps the spikes
   entered = spikes.entered({**before, 'total': jnp.int32(3)})
   assert (int(entered['total']), int(entered['seen'])) == (3, 0)
 
