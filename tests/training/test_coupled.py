@@ -66,7 +66,9 @@ def made(name='toy', mesh=(1, 1, 1), accumulation=1, chosen='xla', rows=ROWS, **
     iterate = run.data.train.iterate
     data = toys.rows_of(run.data.features, iterate, [*iterate(50, 52)])
     run = dataclasses.replace(run, data=data)
-  tx = optax.chain(optax.trace(0.0), optax.scale(-0.05))
+  # At 0.05 an encoder's steps amplify rounding: 1e-7 of the parameters, on one device, are 4e-4 of
+  # the loss after twenty steps; at 0.005 they are 1e-6.
+  tx = optax.chain(optax.trace(0.0), optax.scale(-0.05 if name == 'toy' else -0.005))
   run = dataclasses.replace(run, tx=optax.with_extra_args_support(tx))
   batch = {
     k: jax.ShapeDtypeStruct(*v, sharding=sharding.batch_sharding(placed))
