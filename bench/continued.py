@@ -89,11 +89,25 @@ def names() -> list[str]:
   rates = [f'rate {arm} {rate:g}' for arm, rates in RATES.items() for rate in rates]
   seeds = []
   for seed in SEEDS:
-    seeds += [f'run {arm} {seed} {STEPS}' for arm in ARMS]
-    seeds += [f'task {arm} {seed}' for arm in (*ARMS, 'published')]
-  starts = [f'start {arm} {seed}' for seed in SEEDS for arm in ARMS]
+    for arm in ARMS:
+      seeds += [f'run {arm} {seed} {STEPS}', f'start {arm} {seed}', f'task {arm} {seed}']
+    seeds.append(f'task published {seed}')
   long = [f'run {arm} 0 {LONG}' for arm in LONG_ARMS]
-  return [*corpora, *rates, *seeds, *starts, *long]
+  return [*corpora, *rates, *seeds, *long]
+
+
+def needs(piece) -> list[str]:
+  """Names of the pieces whose folders a piece reads."""
+  name, arm, *rest = piece.split()
+  if name == 'corpus':
+    first = VOCABULARIES[arm][2][0]
+    return [] if rest[0] == first else [f'corpus {arm} {first}']
+  if arm == 'published':
+    return []
+  if name in ('start', 'task'):
+    return [f'run {arm} {rest[0]} {STEPS}']
+  vocabulary, _, _ = ARMS[arm]
+  return [f'corpus {vocabulary} {of}' for of in VOCABULARIES[vocabulary][2]]
 
 
 # Texts
@@ -336,7 +350,7 @@ if __name__ == '__main__':
   args = parser.parse_args()
   if args.what == 'run':
     functions = dict(corpus=corpus, rate=rate, run=run, task=task, start=start)
-    pieces.run(names(), functions, TABLE, *args.places, args.minutes)
+    pieces.run(names(), functions, TABLE, *args.places, args.minutes, needs)
   elif args.what == 'text':
     text(*args.places)
   else:

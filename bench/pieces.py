@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 _stop = []  # signals received: a command that saves upon SIGTERM ends with code 0
 
 
-def run(pieces, functions, table, work, minutes=1e9) -> None:
+def run(pieces, functions, table, work, minutes=1e9, needs=lambda piece: ()) -> None:
   """Runs the pieces that `table` lacks, in their order, and adds what they return.
 
   Args:
@@ -21,18 +21,31 @@ def run(pieces, functions, table, work, minutes=1e9) -> None:
     table: JSON file of {piece: result}, written after each piece.
     work: folder of the runs.
     minutes: after them no piece begins.
+    needs: piece → the pieces whose folders it reads, also those of another script. In a new `work`
+      they run again, and the table keeps their first results.
   """
-  end = time.monotonic() + 60 * minutes
-  for piece in pieces:
-    done = read(table)
-    if piece in done or time.monotonic() > end:
-      continue
+  end, work = time.monotonic() + 60 * minutes, work.absolute()
+  (work / 'made').mkdir(exist_ok=True)
+  made = lambda piece: work / 'made' / piece.replace(' ', '-')
+
+  def perform(piece):
+    for other in needs(piece):
+      if not made(other).exists():
+        perform(other)
     name, *args = piece.split()
-    done[piece] = functions[name](work.absolute(), *args)
-    new = table.with_suffix('.new')
-    new.write_text('{\n' + ',\n'.join(f'"{k}": {json.dumps(v)}' for k, v in done.items()) + '\n}\n')
-    new.replace(table)
-    print(piece, done[piece], flush=True)
+    result = functions[name](work, *args)
+    made(piece).touch()
+    if piece in pieces and piece not in (done := read(table)):
+      done[piece] = result
+      lines = (f'"{k}": {json.dumps(v)}' for k, v in done.items())
+      new = table.with_suffix('.new')
+      new.write_text('{\n' + ',\n'.join(lines) + '\n}\n')
+      new.replace(table)
+    print(piece, result, flush=True)
+
+  for piece in pieces:
+    if piece not in read(table) and time.monotonic() < end:
+      perform(piece)
 
 
 def read(table) -> dict:

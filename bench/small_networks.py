@@ -6,7 +6,8 @@
 WORK has text (that of bench/babylm_text.py), pairs (BLiMP's 67 files) and nli (train.jsonl and
 dev.jsonl of MNLI: 7,107 and 1,777 rows). `run` takes the pieces that
 docs/results/small_networks/scores.json lacks; a piece that was cut resumes in the next `run`.
-SIGTERM ends it after a save. `page` writes docs/results/small_networks.md.
+Another machine goes on from scores.json, with a new WORK. SIGTERM ends it after a save. `page`
+writes docs/results/small_networks.md.
 
 Decided before anything ran:
 
@@ -63,15 +64,23 @@ def _of(arm):
   return ('run', 'pairs') + (('task',) if arm in ('masks', 'replaced') else ())
 
 
+def needs(piece) -> list[str]:
+  """Names of the pieces whose folders a piece reads."""
+  name, *args = piece.split()
+  if name == 'corpus':
+    return []
+  return [f'run {" ".join(args)}'] if name in ('pairs', 'task') else ['corpus']
+
+
 def corpus(work):
   line = ('--source=text/*/**', '--out=corpus', '--workers=1')
-  seconds = pieces.command(work, 'prepare', *_config('masks'), *line)
+  seconds = pieces.command(work, 'prepare', *config('masks'), *line)
   return {'seconds': round(seconds)}
 
 
-def _config(arm, *fields):
-  config = f'--config={pieces.ROOT}/configs/babylm.py:tiny,{ARMS[arm][0]}'
-  return [config, *(f'--config.{field}' for field in (*FIELDS, *ARMS[arm][1], *fields))]
+def config(arm, *fields):
+  name = f'--config={pieces.ROOT}/configs/babylm.py:tiny,{ARMS[arm][0]}'
+  return [name, *(f'--config.{field}' for field in (*FIELDS, *ARMS[arm][1], *fields))]
 
 
 def rate(work, arm, value):
@@ -93,7 +102,7 @@ def _run(work, folder, arm, seed, peak):
   fields = [f'seed={seed}', f'phases=(({steps},{{}}),)', f'schedule.learning_rate={peak}']
   fields += [f'schedule.warmup={steps // 15}', f'schedule.decay={steps // 5}']
   fields.append(f"moving=(('masking.rate',0.3,0.15,0,{steps},'linear'),)")
-  line = [*_config(arm, *fields), '--corpus=corpus', f'--workdir={folder}']
+  line = [*config(arm, *fields), '--corpus=corpus', f'--workdir={folder}']
   seconds = pieces.command(work, 'pretrain', *line)
   return {'rate': peak, 'seconds': round(seconds), 'bits': _bits(work, folder, arm)}
 
@@ -214,6 +223,6 @@ if __name__ == '__main__':
   args = parser.parse_args()
   if args.what == 'run':
     functions = dict(corpus=corpus, rate=rate, run=run, pairs=pairs, task=task)
-    pieces.run(names(), functions, TABLE, args.work, args.minutes)
+    pieces.run(names(), functions, TABLE, args.work, args.minutes, needs)
   else:
     PAGE.write_text(page(pieces.read(TABLE)))
