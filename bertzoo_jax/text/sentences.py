@@ -28,6 +28,7 @@ line of a file is one of
 """
 
 import functools
+import itertools
 import multiprocessing
 import pathlib
 import re
@@ -97,7 +98,13 @@ def _sentencex():
   """(sentencex's function (language, text) → sentences with their blanks, its version)."""
   with errors.needing('--config.corpus.splitter=sentencex:… needs a package', 'sentencex'):
     import sentencex
-  return sentencex.segment, metadata.version(_PACKAGE)
+
+  def segment(language, text):
+    # It panics at other blanks after a letter and before a stop: 'B\u3000.'
+    lengths = [len(x) for x in sentencex.segment(language, re.sub(r'[^\S\n]', ' ', text))]
+    return [text[end - n : end] for n, end in zip(lengths, itertools.accumulate(lengths))]
+
+  return segment, metadata.version(_PACKAGE)
 
 
 def _in_pieces(segment, paragraph):

@@ -110,6 +110,7 @@ def test_retrieval_is_exact_in_blocks_of_any_size(monkeypatch, block, alike):
   x, y, gains = drawn(0, alike=alike)
   without = [next(iter(gains[0])), *[None] * 6]
   cosines = (ranking.normalized(x) @ ranking.normalized(y).T).astype(np.float64)
+  cosines = cosines[:, [np.flatnonzero((y == row).all(axis=1))[0] for row in y]]
   cosines[0, without[0]] = -2
   order = np.argsort(-cosines, axis=1, kind='stable')
   ranked, ranks = ranking.top(x, y, 9, without), ranking.first_ranks(x, y, gains, without)

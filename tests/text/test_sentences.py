@@ -8,6 +8,7 @@ import time
 from importlib import metadata
 
 import pytest
+from hypothesis import example
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -103,6 +104,7 @@ if importlib.util.find_spec('sentencex'):
 
 
 @given(st.text(st.sampled_from('aB1 .!?…"”’()。！；」\u3000\xa0'), max_size=40))
+@example('B\u3000.；("\u3000.')
 @settings(deadline=None)
 def test_splitting_loses_nothing_but_blanks(text):
   for name in ALL:
