@@ -145,8 +145,9 @@ def assembled(phases=((1000, {}),), features=(), whole=False, **changes):
 def test_phases_that_hand_on_a_memory_have_one_batch_size():
   two = lambda changes, **how: assembled(phases=((500, {}), (500, changes)), whole=True, **how)
   two({'length': 96})
-  with pytest.raises(errors.UserError, match='Phase 1 has batches of 32 rows'):
-    two({'batch_size': 32})
+  for rows in (32, 128):
+    with pytest.raises(errors.UserError, match=f'Phase 1 has batches of {rows} rows'):
+      two({'batch_size': rows})
   two({'batch_size': 32}, encoder__memory_length=0)
 
 
