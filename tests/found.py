@@ -1,6 +1,4 @@
-"""The configs of the repository, found in configs/ and in tests/outside/: no test lists them by
-hand.
-"""
+"""The configs of the repository, found and never listed by hand."""
 
 import importlib
 import pathlib

@@ -1,7 +1,3 @@
-"""show: rows readable, rates measured right, raw batches written whole and never over a file that
-is there.
-"""
-
 import io
 import json
 import pathlib

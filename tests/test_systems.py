@@ -1,7 +1,3 @@
-"""Every config: its parts fit each other, and its tiny size takes a step on rows of its own
-pipeline.
-"""
-
 import importlib
 
 import jax

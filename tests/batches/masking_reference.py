@@ -1,6 +1,4 @@
-"""The sequential maskings once more, a row at a time in plain Python, on the same random bits: the
-definitions that the batched loops must equal position by position.
-"""
+"""The sequential maskings in plain Python, a row at a time, on the same random bits."""
 
 import numpy as np
 

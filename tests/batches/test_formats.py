@@ -1,6 +1,4 @@
-"""Each format against a literal, sentence-by-sentence reading of its definition, for any lengths of
-documents.
-"""
+"""Each format against a literal, sentence-by-sentence reading of its definition."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,3 @@
-"""Pairs without a false half, in order or swapped; adjacent segments; blocks of tokens: for any
-lengths of documents.
-"""
-
 from unittest import mock
 
 import hypothesis

@@ -1,7 +1,3 @@
-"""Token masking: exact counts, uniform choice, the declared shares. Properties of every masking are
-in test_masking_properties.py.
-"""
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,3 @@
-"""Properties of every masking, for rows of any lengths and layout: tokens, targets, budgets,
-special tokens, bits, independence.
-"""
-
 import hypothesis
 import numpy as np
 import pytest

@@ -1,7 +1,3 @@
-"""Replacements of predicted tokens: shares per piece, unit and span, by frequency, similar words;
-borders of spans.
-"""
-
 import numpy as np
 import pytest
 

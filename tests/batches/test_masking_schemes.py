@@ -1,7 +1,3 @@
-"""Every sequential masking equals its definition, written once more row by row, position by
-position.
-"""
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,3 @@
-"""Lanes: every row of a batch goes on in its own text, forwards or backwards, and loses no place of
-it.
-"""
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""Several corpora: whose turn it is, whose rows come, and how much of each was read."""
-
 import pathlib
 
 import numpy as np

@@ -1,7 +1,3 @@
-"""batch(step) is a pure function: of hosts, of seeking, of threads, over epoch borders. Settings
-that cannot work are refused at once.
-"""
-
 import pathlib
 import re
 import threading

@@ -1,5 +1,3 @@
-"""A mistake on the command line ends with one sentence, the remedy, and exit code 2."""
-
 import errno
 import os
 import pathlib

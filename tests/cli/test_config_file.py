@@ -1,5 +1,3 @@
-"""--config: a shipped config by its name, anywhere; a file of one's own."""
-
 import importlib
 import pathlib
 from unittest import mock

@@ -1,5 +1,3 @@
-"""--config.section.field=value: fields that a line sets, and that it cannot set."""
-
 import json
 import pathlib
 

@@ -1,5 +1,3 @@
-"""Random bits of rows: like coins, and a function of row and place alone."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

@@ -1,7 +1,4 @@
-"""Any encoder keeps what bertzoo_jax/model/protocol.py promises of it.
-
-python -m pytest tests/conformance --config my/config.py:tiny
-"""
+"""Any encoder keeps what bertzoo_jax/model/protocol.py promises of it."""
 
 import dataclasses
 import functools

@@ -1,7 +1,4 @@
-"""Any kind of task keeps what bertzoo_jax/tasks/kinds/kind.py promises of it.
-
-python -m pytest tests/conformance --config my_task.py
-"""
+"""Any kind of task keeps what bertzoo_jax/tasks/kinds/kind.py promises of it."""
 
 import dataclasses
 import functools

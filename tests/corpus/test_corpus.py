@@ -1,5 +1,3 @@
-"""The corpus on disk: reads what was written, and refuses what was damaged."""
-
 import errno
 import json
 import os

@@ -1,6 +1,4 @@
-"""A corpus in an object store reaches the disk whole, checked, or with a sentence. The store is a
-local folder that is said to be remote.
-"""
+"""The object store is a local folder that is said to be remote."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,3 @@
-"""Microsoft's own layout of DeBERTa: pickles through the converter."""
-
 import json
 import os
 import pathlib

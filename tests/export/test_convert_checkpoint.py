@@ -1,6 +1,4 @@
-"""Google's releases, TensorFlow checkpoints, through the converter. Here variables are named from
-transformers' own tensors, by a table of its own for each release.
-"""
+"""Variables are named from transformers' own tensors, by a table of its own for each release."""
 
 import json
 

@@ -1,7 +1,3 @@
-"""export from the outside: a workdir becomes a directory that transformers reads, or a sentence
-says why not.
-"""
-
 import json
 import pathlib
 import shutil

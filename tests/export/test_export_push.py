@@ -1,5 +1,3 @@
-"""export --push: a directory becomes a branch of the hub, which transformers opens by name."""
-
 import hashlib
 import inspect
 import os

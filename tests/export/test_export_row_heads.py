@@ -1,5 +1,3 @@
-"""export of a fine-tuned run from the outside: its card, its length, runs that begin with it."""
-
 import json
 import pathlib
 import shutil

@@ -1,7 +1,4 @@
-"""The contracts of the tools: other programs use an exported directory, for each family of
-transformers' classes.
-
-`make test` has one family of each tool, in the transformers that is installed. `make test-tools`
+"""`make test` has one family of each tool, in the transformers that is installed. `make test-tools`
 runs the whole table, in 4.57.6 and in the newest.
 """
 

@@ -1,5 +1,3 @@
-"""finetune from the outside: files of a run, resuming, grids, order of tasks, predictions."""
-
 import contextlib
 import io
 import json

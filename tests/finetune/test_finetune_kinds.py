@@ -1,5 +1,3 @@
-"""finetune on questions, tags and options: files of a run, resuming, exports."""
-
 import json
 import os
 import pathlib

@@ -1,7 +1,3 @@
-"""The runs of a fine-tuning config and the table of their scores; mistakes are one sentence, before
-files are read.
-"""
-
 import math
 import types
 

@@ -1,6 +1,4 @@
-"""Weights and config.json against transformers itself: both directions, every leaf perturbed,
-padding and segments.
-"""
+"""Against transformers itself: both directions, every leaf perturbed, padding and segments."""
 
 import functools
 import json

@@ -1,5 +1,3 @@
-"""Model cards say what the config, the corpus and the record of the run say, and nothing else."""
-
 import functools
 
 import huggingface_hub

@@ -1,7 +1,3 @@
-"""Classes with a head of fine-tuning or none, against transformers: both directions, every leaf
-perturbed, one text and two, padding on each family's side.
-"""
-
 import functools
 
 import jax

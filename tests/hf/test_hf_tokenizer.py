@@ -1,5 +1,3 @@
-"""Tokenizer files: transformers reads the tokenizer that was trained."""
-
 import functools
 import json
 import pathlib

@@ -1,5 +1,3 @@
-"""An architecture outside the package, by dotted name: export, verification, --init."""
-
 import json
 import pathlib
 import re

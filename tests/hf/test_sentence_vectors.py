@@ -1,5 +1,3 @@
-"""Directories of sentence-transformers: what is read of them, and what is refused."""
-
 import json
 
 import pytest

@@ -1,7 +1,3 @@
-"""The README, docs/ and the other pages are right: commands, flags, files, links, messages and the
-names of tests.
-"""
-
 import ast
 import functools
 import pathlib

@@ -1,5 +1,3 @@
-"""Recipes of fine-tuning: each makes a whole config, and has the figures of its paper."""
-
 import itertools
 
 import pytest

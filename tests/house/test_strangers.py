@@ -1,7 +1,3 @@
-"""A stranger's corpus, run, Hugging Face directory, datasets and tables: opened by every command
-that opens one, they run nothing.
-"""
-
 import contextlib
 import importlib
 import json

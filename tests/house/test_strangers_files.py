@@ -1,7 +1,3 @@
-"""A stranger's files run no native code, and end in one sentence, without a hang and in bounded
-memory, whatever they hold.
-"""
-
 import base64
 import contextlib
 import gzip

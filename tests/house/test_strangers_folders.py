@@ -1,7 +1,3 @@
-"""A stranger's folder: nothing outside it is read, copied or written to. Names in its files and
-links lead to a secret and to other files of the user's.
-"""
-
 import itertools
 import json
 import os

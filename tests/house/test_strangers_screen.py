@@ -1,5 +1,3 @@
-"""The screen, the card and the pages show the texts of strangers, which draw nothing."""
-
 import io
 import json
 import pathlib

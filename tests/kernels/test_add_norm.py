@@ -1,5 +1,3 @@
-"""The fused sum and norm against the plain one, interpreted."""
-
 import functools
 
 import jax

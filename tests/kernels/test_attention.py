@@ -1,7 +1,3 @@
-"""Attention: plain XLA against its definition, and interpreted fused kernels, those for GPUs too,
-against plain XLA; and the program for CUDA.
-"""
-
 import functools
 import importlib.machinery
 import json

@@ -1,5 +1,3 @@
-"""Which kernels a run gets."""
-
 import functools
 import types
 

@@ -1,5 +1,3 @@
-"""A block and its layers against the formulas written out, and torch's."""
-
 import functools
 import types
 

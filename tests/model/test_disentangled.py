@@ -1,7 +1,3 @@
-"""Disentangled attention and the enhanced mask decoder: equality with transformers, and the effect
-of packs, fillers and dropout.
-"""
-
 import functools
 import types
 

@@ -1,5 +1,3 @@
-"""The Transformer, and the scanned stack: shared layers, groups, blocks within layers."""
-
 import functools
 import types
 

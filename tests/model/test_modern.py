@@ -1,7 +1,3 @@
-"""The encoder of today: networks that its fields make, beside transformers'; rows longer than those
-that it was trained on.
-"""
-
 # ruff: noqa: F811  a fixture of another file is an argument here
 
 import jax

@@ -1,5 +1,3 @@
-"""Two streams with a memory, against transformers' XLNet."""
-
 import functools
 
 import jax

@@ -1,5 +1,3 @@
-"""The contrastive loss beside loops in torch and sentence-transformers; the two views of a row."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

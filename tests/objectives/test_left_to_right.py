@@ -1,7 +1,3 @@
-"""Rows from left to right, alone and mixed with masked ones in one network: losses by hand, the
-tokens that are seen, and refusals.
-"""
-
 import types
 
 import jax

@@ -1,5 +1,3 @@
-"""Heads as objectives use them, and losses of masked tokens and pairs."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np

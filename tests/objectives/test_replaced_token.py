@@ -1,5 +1,3 @@
-"""Replaced token detection: samples, filled rows, gradients and metrics."""
-
 import functools
 import math
 

@@ -1,6 +1,4 @@
-"""SiFT without torch: randomness, microbatches, meshes, evaluation, costs and refusals.
-tests/trajectories/test_sift_steps.py compares it with torch.
-"""
+"""tests/trajectories/test_sift_steps.py compares SiFT with torch."""
 
 import functools
 import math

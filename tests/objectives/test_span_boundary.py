@@ -1,5 +1,3 @@
-"""The span boundary objective beside torch, and places that it does not learn from."""
-
 import functools
 
 import jax

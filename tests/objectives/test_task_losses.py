@@ -1,6 +1,4 @@
-"""Objectives of questions and choices: inputs that the loss does not depend on, the beam, dropout.
-tests/trajectories compares these losses, and the loss of tags, with torch.
-"""
+"""tests/trajectories compares these losses, and the loss of tags, with torch."""
 
 import functools
 

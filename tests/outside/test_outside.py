@@ -1,7 +1,3 @@
-"""Encoders and an objective from outside the package: each is a file, a config and a file of names,
-and all commands take them.
-"""
-
 # ruff: noqa: F811  a fixture of another file is an argument here
 
 import functools

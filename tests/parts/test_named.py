@@ -1,5 +1,3 @@
-"""A part may be named `package.module:name` in a config, and is used as the package's own parts."""
-
 import pathlib
 import sys
 import types

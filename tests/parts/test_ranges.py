@@ -1,7 +1,3 @@
-"""Every number of a config has a range, and a number outside it is refused before anything is
-built.
-"""
-
 import math
 import sys
 import types

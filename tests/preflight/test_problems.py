@@ -1,5 +1,3 @@
-"""Everything else that would fail, with a code and a remedy."""
-
 import os
 import pathlib
 import re

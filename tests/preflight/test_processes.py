@@ -1,5 +1,3 @@
-"""Programs compiled in processes of their own: their answers, and that they end."""
-
 import contextlib
 import gzip
 import multiprocessing

@@ -1,7 +1,3 @@
-"""prepare, killed with -9 wherever it changes something on disk or goes on to another file, ends
-with the bytes of a clean run.
-"""
-
 import os
 import pathlib
 import random

@@ -1,5 +1,3 @@
-"""prepare: one sentence for every mistake, and for a full disk."""
-
 import json
 import multiprocessing
 import os

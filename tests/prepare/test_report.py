@@ -1,5 +1,3 @@
-"""prepare: the content of a corpus, and its report."""
-
 import json
 
 import numpy as np

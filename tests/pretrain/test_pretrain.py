@@ -1,6 +1,4 @@
-"""pretrain from the outside: real processes that are killed, and the refusals of a resumed run.
-
-The oracle of resuming: parameters, optimizer state and every logged loss and batch are bitwise
+"""The oracle of resuming: parameters, optimizer state and every logged loss and batch are bitwise
 those of a run that nobody touched, with dropout on.
 """
 

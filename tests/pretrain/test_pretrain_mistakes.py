@@ -1,5 +1,3 @@
-"""Mistakes that pretrain refuses in one sentence, before it writes anything."""
-
 import types
 
 import ml_collections

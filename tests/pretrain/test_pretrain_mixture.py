@@ -1,5 +1,3 @@
-"""Runs on two corpora, by the entry points: resumed at every border, kept by words, scored."""
-
 import contextlib
 import io
 import json

@@ -1,7 +1,3 @@
-"""Runs of several networks, and of causal ones, by the entry points: two stages, weights for each,
-exports.
-"""
-
 import json
 import shutil
 

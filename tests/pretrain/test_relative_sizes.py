@@ -1,5 +1,3 @@
-"""The numbers of parameters of the networks with disentangled attention, beside transformers'."""
-
 import math
 from typing import NamedTuple
 

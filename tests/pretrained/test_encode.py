@@ -1,5 +1,3 @@
-"""encode from the outside: a line of text is a row of the file, or a sentence says why not."""
-
 import pathlib
 import shutil
 import types

@@ -1,5 +1,3 @@
-"""Weights of --init for networks whose arrays are sums of parameters."""
-
 import types
 
 import jax

@@ -1,5 +1,3 @@
-"""load: every address of --init opens with all that is needed to go on with it."""
-
 import functools
 import json
 import shutil

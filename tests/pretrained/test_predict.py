@@ -1,5 +1,3 @@
-"""predict, from Python and as a command: the answers of transformers, and sentences."""
-
 import functools
 import json
 

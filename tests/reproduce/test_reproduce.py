@@ -1,5 +1,3 @@
-"""The command `reproduce` on a table of seconds."""
-
 import contextlib
 import importlib
 import importlib.util

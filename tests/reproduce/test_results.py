@@ -1,5 +1,3 @@
-"""docs/results: each table is what `reproduce` makes of the scores that lie beside it."""
-
 import json
 import pathlib
 

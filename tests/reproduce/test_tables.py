@@ -1,7 +1,3 @@
-"""The tables of the papers: every row builds as published, differs from the others only in what the
-table says, and takes a training step at `tiny`.
-"""
-
 import functools
 import importlib
 import pathlib

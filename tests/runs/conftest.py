@@ -1,5 +1,3 @@
-"""Shared by the tests of real processes."""
-
 import processes
 import pytest
 

@@ -1,7 +1,5 @@
-"""Checkpoints and corpora in an object store that fails, and moves between a disk and a bucket.
-
-The store is real to its clients (emulated_gcs). They read their addresses when they are first used,
-so a child process has them. It does what this process asks, and this process breaks the store.
+"""The store is real to its clients (emulated_gcs). They read their addresses when they are first
+used, so a child process has them. It does what this process asks, and this process breaks the store.
 """
 
 import json

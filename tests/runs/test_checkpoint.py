@@ -1,5 +1,3 @@
-"""Checkpoints: whole, verified, kept and found."""
-
 import concurrent.futures
 import contextlib
 import math

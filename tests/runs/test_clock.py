@@ -1,6 +1,4 @@
-"""The wall clock set back by an hour while a run is going: a library in front of the C library does
-it, as soon as a file is there.
-"""
+"""A library in front of the C library sets the clock back, as soon as a file is there."""
 
 import os
 import shutil

@@ -1,7 +1,3 @@
-"""Several hosts, as real processes: two of four devices each, against one process of eight; and
-what happens when one is asked to stop or dies.
-"""
-
 import itertools
 import os
 import signal

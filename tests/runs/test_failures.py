@@ -1,7 +1,3 @@
-"""Errors that do not pass are reported in one sentence. A mistake of the program keeps its own
-words.
-"""
-
 import types
 from unittest import mock
 

@@ -1,5 +1,3 @@
-"""One job in a workdir, whatever happened to the one before."""
-
 import functools
 import json
 import os

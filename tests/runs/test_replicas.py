@@ -1,5 +1,3 @@
-"""A device whose copy of a parameter differs is named, and nothing of it is saved."""
-
 import jax
 import numpy as np
 import pytest

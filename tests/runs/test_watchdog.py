@@ -1,5 +1,3 @@
-"""A run that hangs says so and ends, so that it can be run again."""
-
 import os
 import signal
 import subprocess

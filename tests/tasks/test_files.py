@@ -1,5 +1,3 @@
-"""Readers of task files, on small files with one trap each."""
-
 import json
 import os
 import pathlib

@@ -1,5 +1,3 @@
-"""Labels as numbers, and the dev split of a task without one."""
-
 import made
 import numpy as np
 import pytest
@@ -63,10 +61,7 @@ BOTH = dict(kind='multilabel', columns=('mad', 'sad'), train=(('0', '1'),))
     (dict(BOTH, dev=(('0', '2'),)), "'2' in the column 'sad'"),
     (dict(BOTH, dev=(('0', '1'),), kind='classification'), 'own.py:multilabel'),
     (dict(kind='multilabel'), 'several columns of 0 and 1'),
-    (
-      dict(kind='regression', train=('1', '2'), dev=('1',), stratified=True),
-      'this task has scores',
-    ),
+    (dict(kind='regression', train=('1', '2'), dev=('1',), stratified=True), 'task has scores'),
   ],
 )
 def test_a_label_that_does_not_fit_is_refused_and_the_labels_are_listed(given, problem):

@@ -1,7 +1,3 @@
-"""Units of several texts: files, rows, labels, metrics; retrieval and vectors beside scikit-learn,
-plain loops and numbers worked by hand.
-"""
-
 import made
 import numpy as np
 import pytest
@@ -76,12 +72,7 @@ EQUAL = 'text_a\ttext_b\tscore\na\tb\t2\nc\td\t2\n'
     ('similar', SCORES.replace('\t3\n', '\thigh\n'), {}, "the score 'high', which is no number"),
     ('similar', SCORES, dict(label=''), 'names 0 columns, and one column of scores'),
     ('similar', SCORES, dict(label='score,text_a'), 'names 2 columns'),
-    (
-      'similar',
-      SCORES,
-      dict(negatives='text_a'),
-      'negatives is not read by an objective of scores',
-    ),
+    ('similar', SCORES, dict(negatives='text_a'), 'negatives is not read by an objective of'),
     ('similar', EQUAL, {}, 'All scores of train are 2: '),
     ('positives', NEGATIVES, dict(negatives='none'), "negatives names the column 'none'"),
   ],

@@ -1,7 +1,3 @@
-"""Answers in windows of a passage: rows as transformers' fast tokenizers make them, places, windows
-with the most context; scores → answers against a search over all spans; metrics by hand.
-"""
-
 import re
 
 import numpy as np
@@ -52,9 +48,8 @@ def made_rows(examples, tokenizer, shape, length=LENGTH, segments=2, **fields):
 
 
 def shape_of(tokenizer):
-  return next(
-    SHAPES[n] for n, k in test_open_folder.KINDS.items() if dict(k[0]) == tokenizer.section
-  )
+  kinds = test_open_folder.KINDS.items()
+  return next(SHAPES[n] for n, k in kinds if dict(k[0]) == tokenizer.section)
 
 
 def test_windows_are_those_of_transformers(both):
@@ -103,9 +98,8 @@ def test_the_text_that_labels_stand_for_is_the_answer_letter_by_letter(both):
       last = words[min(i + i % 3, len(words) - 1)]
       contexts.append(context)
       spans.append((words[i][0] + shift, last[1] + shift))
-  rows = made_rows(
-    asked(contexts, spans=spans), tokenizers.open_folder(folder), shape_of(tokenizer)
-  )
+  examples = asked(contexts, spans=spans)
+  rows = made_rows(examples, tokenizers.open_folder(folder), shape_of(tokenizer))
   w, seen = rows.detail, set()
   for number, (start, end) in enumerate(rows.labels):
     q = w.question[number]

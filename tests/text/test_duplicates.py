@@ -1,5 +1,3 @@
-"""Repeats are left out: in any slices, from any source."""
-
 import os
 import tempfile
 

@@ -1,5 +1,3 @@
-"""Kinds of files: each becomes documents, and whatever is left out is counted."""
-
 import gzip
 import io
 import json

@@ -1,5 +1,3 @@
-"""Finding: which files a --source names, and which it leaves out."""
-
 import types
 from pathlib import Path
 

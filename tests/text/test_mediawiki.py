@@ -1,7 +1,3 @@
-"""MediaWiki dumps: articles come, all else is counted, and memory does not grow with a page or a
-file.
-"""
-
 import bz2
 from xml.sax import saxutils
 

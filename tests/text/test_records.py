@@ -1,5 +1,3 @@
-"""Records with keys: JSON lines and arrays, parquet, TensorFlow datasets, filters."""
-
 import gzip
 import json
 import os

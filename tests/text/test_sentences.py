@@ -1,6 +1,4 @@
-"""Sentence splitters: ends of sentences, and marks that only look like an end. `|` marks the splits
-wanted.
-"""
+"""`|` marks the splits wanted."""
 
 import importlib.util
 import sys

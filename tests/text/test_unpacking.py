@@ -1,5 +1,3 @@
-"""Packed files: known by content, streamed, damage is counted."""
-
 import bz2
 import gzip
 import json

@@ -1,5 +1,3 @@
-"""Wikitext: running text stays, markup goes, and no text takes more than linear time."""
-
 import re
 import time
 

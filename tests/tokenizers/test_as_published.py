@@ -1,5 +1,3 @@
-"""tokenizer=published: ids as a directory's own tokenizer.json has them, and further pieces."""
-
 import json
 
 import pytest

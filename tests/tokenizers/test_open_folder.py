@@ -1,5 +1,3 @@
-"""The tokenizer of a folder: its ids are those of transformers' AutoTokenizer."""
-
 import functools
 import json
 import pathlib

@@ -1,7 +1,3 @@
-"""SentencePiece: ids are the library's own, layouts of special pieces are kept, wrong files and
-small texts are one sentence.
-"""
-
 import functools
 import io
 import unicodedata

@@ -1,7 +1,3 @@
-"""Tokenizers: ids equal transformers', training is the same in every run, wrong files are
-refused.
-"""
-
 import glob
 import importlib
 import json

@@ -1,6 +1,4 @@
-"""SiFT beside torch (torch_sift.py): the perturbation and its step, the loss, the gradient of every
-leaf, and twenty steps of training.
-"""
+"""SiFT beside torch_sift.py."""
 
 import functools
 

@@ -1,5 +1,3 @@
-"""Chinese words are jieba's, to the character; jieba leaves no traces."""
-
 import pathlib
 import sys
 

@@ -1,7 +1,3 @@
-"""Similar words: of the same length, found exactly, the same in every run; and files of others are
-read or refused in a sentence.
-"""
-
 import os
 
 import numpy as np

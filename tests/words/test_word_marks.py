@@ -1,5 +1,3 @@
-"""Units: marks of tokens, where borders of words fall, and when a masking has nothing to do."""
-
 import pickle
 import re
 import types

@@ -1,5 +1,3 @@
-"""Programs compiled for v5e, read: estimates beside known answers, memory beside the compiler's."""
-
 import functools
 import types
 

@@ -1,5 +1,3 @@
-"""Figures of a program's text."""
-
 import pathlib
 
 import pytest
