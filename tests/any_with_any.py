@@ -64,12 +64,10 @@ class Combination(NamedTuple):
 
 
 def combinations() -> list[Combination]:
-  """All combinations of parts that the package has."""
   return [Combination(*names) for names in itertools.product(*NAMES.values())]
 
 
 def config(c: Combination):
-  """The sections of a combination."""
   sections = {axis: _section(axis, name, c.remembers) for axis, name in zip(AXES, c)}
   return types.SimpleNamespace(**sections)
 
@@ -165,12 +163,10 @@ def program(c: Combination) -> Program:
 
 @functools.cache
 def refusals() -> dict[Combination, str | None]:
-  """{combination: the sentence that refuses it, or None}."""
   return {c: refusal(c) for c in combinations()}
 
 
 def working() -> list[Combination]:
-  """The combinations that work."""
   return [c for c, sentence in refusals().items() if sentence is None]
 
 

@@ -42,8 +42,6 @@ _PAGE = 1000  # objects per answer of a list
 
 @dataclasses.dataclass
 class Object:
-  """The content of an address."""
-
   data: bytes
   generation: int
   metageneration: int = 1
@@ -114,8 +112,6 @@ class Store:
       'GCS_RETRY_CONFIG_MAX_DELAY_TIME_US': '20000',
     }
 
-  # --- objects ---
-
   def put(self, bucket: str, name: str, data: bytes) -> Object:
     with self.lock:
       now = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%S.%fZ')
@@ -141,8 +137,6 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(self.objects[bucket, name].data)
 
-  # --- faults ---
-
   def fail(self, how: int | str, times: float = float('inf'), on: str = '', every: int = 1):
     """The next `times` requests whose 'METHOD path' has the pattern `on` fail; with every=3, each
     third of them. Returns the Fault, which counts them in `hits`.
@@ -153,7 +147,6 @@ class Store:
     return fault
 
   def mend(self) -> None:
-    """Requests do not fail any more."""
     with self.lock:
       self._faults.clear()
 

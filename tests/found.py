@@ -28,12 +28,10 @@ def module(system: str):
 
 
 def config(system: str, size: str):
-  """The locked config of one size."""
   return ml_collections.ConfigDict(module(system).get_config(size)).lock()
 
 
 def last_phase(config):
-  """The config of the last phase of a run."""
   return configuration.phases(config)[-1].config
 
 

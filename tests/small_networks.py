@@ -170,7 +170,6 @@ def lanes(batch, seed=0, resets=0):
 
 
 def with_memory(kind='permutation_lm', **changes):
-  """An objective with a memory."""
   return objective(kind, **changes)
 
 

@@ -172,9 +172,6 @@ def test_the_command_works_and_a_mistake_exits_with_2(corpus):
   assert done.stderr.strip().splitlines()[-1].startswith('error: --steps=5')
 
 
-# --- every masking ---
-
-
 MASKINGS = {
   'token': parts.token(),
   'whole_word': parts.whole_word(),

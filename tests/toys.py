@@ -227,5 +227,4 @@ def run(phase_run, steps, state=None, update=None):
 
 
 def flat(tree):
-  """{path: numpy array}."""
   return {trees.path_of(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)}

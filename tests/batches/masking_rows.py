@@ -97,7 +97,6 @@ def full(rows, length, seed=0, **fields):
 
 
 def build(section, length, corpus):
-  """The masking of a section."""
   fields = dict(section)
   return call_part(masking, fields.pop('name'), length, corpus, **fields)
 

@@ -103,9 +103,6 @@ def test_borders_are_those_of_the_merged_span_and_only_inside_a_run_of_text():
   assert 500 < borders < out['masked_weights'].sum()
 
 
-# --- similar words ---
-
-
 WORDS = np.array([[200, -1], [201, -1], [202, -1], [300, 301], [302, 303], [304, 305], [306, 307]])
 
 

@@ -16,7 +16,6 @@ from configs import roberta
 
 WORDS = {'large': 90_000, 'small': 20_000}
 
-
 SHARES = [
   ((), [100, 37]),
   ((0.9, 0.1), [5, 5]),

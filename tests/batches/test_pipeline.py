@@ -38,7 +38,6 @@ def _text(documents=30, seed=0):
 
 
 def _quiet(text, **settings):
-  """A pipeline without its warnings."""
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
     return pipeline.build(text, **settings)
@@ -57,7 +56,6 @@ def _same(one, two):
 
 
 def _joined(batches):
-  """Batches as one."""
   return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
 
 

@@ -14,7 +14,6 @@ from tests.cli import forked
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-
 PROGRAM = """'''What this does.
 
     usage: one line
@@ -31,13 +30,11 @@ cli.run(lambda _: print('ran'))
 
 
 def _small(*flags, **options):
-  """A program that only reads its flags."""
   return forked.run(PROGRAM, *flags, **options)
 
 
 RATE = 'Did you mean --config.schedule.learning_rate?'
 TINY = '--config=configs/bert.py:tiny'
-
 
 WRONG = [
   (f'{TINY} --config.masking.rat=0.2', "'rat'. Did you mean --config.masking.rate?"),

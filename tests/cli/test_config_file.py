@@ -14,7 +14,6 @@ ROOT = pathlib.Path(__file__).parents[2]
 OWN = 'from bertzoo_jax.configs import bert\n\n'
 OWN += 'def get_config(argument="tiny"):\n  return bert.get_config(argument)'
 
-
 SHIPPED = {
   'bert:tiny': 'bert',
   'bert': 'bert',

@@ -38,7 +38,6 @@ RATE, SIZE = (
 )
 REPLACED = '--config.schedule overrides --config.suite.rte.schedule.warmup, given before it'
 
-
 AX = 'Not every task has it: set --config.suite.mnli.source.files.test_ax.\n'  # one task alone
 WRONG_FOR_A_SUITE = [
   ('--config.batch_siz=8', f"no field 'batch_siz'. {SIZE}"),

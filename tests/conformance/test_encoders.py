@@ -61,7 +61,6 @@ def make(encoder_of):
 
 @pytest.fixture(scope='module')
 def params(make):
-  """Every leaf moved off its initial value."""
   return small.parameters(objectives.BY_NAME['mlm'](make()))['encoder']
 
 

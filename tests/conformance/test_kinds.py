@@ -74,9 +74,6 @@ def test_every_metric_has_a_direction_a_split_without_labels_is_refused_and_an_e
   assert inputs.read(row) is not None and inputs.read(3) is None
 
 
-# --- a kind of one's own, from training to export ---
-
-
 def test_a_run_keeps_the_checkpoint_of_the_lowest_score_and_every_number_has_its_name(
   world, tmp_path
 ):

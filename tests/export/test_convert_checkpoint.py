@@ -99,7 +99,6 @@ TIED = ('decoder', 'generator_lm_head.weight')
 
 
 def _variable(tensor, named):
-  """Google's name of a tensor."""
   at, _, end = tensor.rpartition('.')
   scope = named[at]
   if scope.endswith('/output') and at in ('cls.predictions', 'predictions', 'generator_lm_head'):

@@ -90,7 +90,6 @@ def test_the_calls_are_those_of_the_library():
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
-  """A run with checkpoints 7 and 9."""
   path = tmp_path_factory.mktemp('run')
   params = test_export.make_workdir(path, bert.get_config('tiny'))
   (path / 'checkpoints' / '7').rename(path / 'seventh')
@@ -101,7 +100,6 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture
 def remote(tmp_path, monkeypatch):
-  """The folder of a hub that is empty."""
   folder = tmp_path / 'hub'
   client = _SAYS(get_token=lambda: TOKEN, HfApi=lambda token: Hub(folder, token))
   monkeypatch.setattr(hub, 'huggingface_hub', client)

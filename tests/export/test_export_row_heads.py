@@ -40,12 +40,10 @@ RUNS = {  # family, tokenizer, encoder, objective
 
 
 def classes(encoder, head, labels):
-  """The objective of rows with these classes."""
   return call_part(objectives, 'classification', encoder, head=head, labels=labels, **RATES)
 
 
 def write(path, config, params):
-  """A workdir as a finished run leaves it, with these weights at step 7."""
   (path / 'config.json').write_text(configuration.to_json(ml_collections.ConfigDict(config)))
   (path / 'corpus.json').write_text(json.dumps({'hash': 'c0ffee'}))
   record = metrics.Record(path, 0, 1)
@@ -55,7 +53,6 @@ def write(path, config, params):
 
 
 def config(hf_class, tokenizer, encoder, objective, **fields):
-  """The config of a fine-tuned run."""
   schedule = parts.linear_from_start(learning_rate=3e-5, warmup=0)
   return ml_collections.ConfigDict(
     dict(

@@ -374,7 +374,6 @@ NEW = int(transformers.__version__.split('.')[0]) > 4
 # `make test-all` takes the family for which a tool has most to do.
 QUICK = dict.fromkeys(TOOLS, 'roberta')
 
-
 # What a checkpoint that transformers made does, too: the error.
 NOT_OURS = {
   (questions, 'eurobert'): 'for this kind of AutoModel: AutoModelForQuestionAnswering',

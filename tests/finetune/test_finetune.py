@@ -27,7 +27,6 @@ config, finetune = tuned.config, tuned.finetune
 
 @pytest.fixture(scope='module')
 def world(tmp_path_factory):
-  """A folder with a pretrained run and a task's files."""
   return tuned.world(tmp_path_factory.mktemp('world'), 'bert', dev=17)
 
 
@@ -51,7 +50,6 @@ def uninterrupted(world, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def best(uninterrupted):
-  """The folder of its better run."""
   return uninterrupted[0] / 'classify' / NAMES[1]
 
 

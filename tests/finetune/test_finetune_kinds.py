@@ -14,7 +14,6 @@ DATA = os.environ.get('BERTZOO_DATA')
 
 @pytest.fixture(scope='module')
 def world(tmp_path_factory):
-  """A folder with pretrained runs and the files of all tasks."""
   folder = tuned.world(tmp_path_factory.mktemp('world'), 'bert', 'xlnet', train=128, test=9)
   long = ['the'] * 40 + ['traveller', '\u200b', 'stood']
   (folder / 'test.txt').write_text('the\ntime\nmachine\n\n' + '\n'.join(long))

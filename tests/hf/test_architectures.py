@@ -141,7 +141,6 @@ def network(case):
 
 
 def fields(encoder):
-  """An encoder's section."""
   return {
     k: getattr(encoder, k) for k in encoder.__dataclass_fields__ if k not in ('parent', 'name')
   }

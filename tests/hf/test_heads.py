@@ -73,7 +73,6 @@ def _transformers_has_it(request):
 
 
 def of(family, head=task_heads.ROW):
-  """The class of a family that has a head."""
   name = f'{family}{task_heads.KINDS[head].ends}'
   return architectures.choose('XLNetForQuestionAnsweringSimple' if name == BEAMS else name)
 

@@ -53,7 +53,6 @@ BIASES = Row(
 )
 WITH_BIASES = MODERN._replace(rows=(*MODERN.rows, BIASES))
 
-
 SIZES = architecture.Sizes(4, 3, 3, 24, 24)
 
 

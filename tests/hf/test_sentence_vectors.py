@@ -15,7 +15,6 @@ ALONE = {'include_prompt': False}
 
 
 def located(pooling='1_Pooling', network=''):
-  """modules.json with these paths."""
   places = zip(('Transformer', 'Pooling'), (network, pooling))
   return [{'type': f'{OLD}{name}', 'path': path} for name, path in places]
 

@@ -165,18 +165,15 @@ def test_an_encoder_without_segments_keeps_the_first_one_and_another_shape_is_re
 
 
 def wrote(text):
-  """Puts a text in the place of config.json."""
   return lambda path: (path / 'config.json').write_text(text)
 
 
 def says(**fields):
-  """Changes config.json."""
   content = lambda path: json.loads((path / 'config.json').read_text())
   return lambda path: wrote(json.dumps({**content(path), **fields}))(path)
 
 
 def without_words(path):
-  """Puts other tensors in the place of the weights."""
   safetensors.numpy.save_file(dict.fromkeys('xyz', np.ones(2)), str(path / 'model.safetensors'))
 
 
@@ -192,8 +189,6 @@ def cut_short(path):
 
 
 def in_parts(index):
-  """Puts an index in the place of the weights."""
-
   def change(path):
     (path / 'model.safetensors').rename(path / 'model.safetensors.index.json').write_text(index)
 

@@ -24,7 +24,6 @@ OTHERS = ('yelp5', 'imdb')
 NOT_ROWS = ('race', 'race_middle', 'race_high', 'conll2003', 'msra_ner', 'wikiann', 'ud_pos', 'tag')
 PATHS = {'encoder/norm/scale': (4,), 'encoder/dense/kernel': (4, 4), 'encoder/dense/bias': (4,)}
 
-
 QUESTIONS = ('squad', 'squad2', 'cmrc2018', 'drcd', 'cjrc', 'mrqa', 'qa')
 
 

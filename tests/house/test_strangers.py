@@ -206,9 +206,6 @@ def test_no_module_of_the_current_folder_takes_the_place_of_a_package(tmp_path, 
   assert done.returncode == code and not (tmp_path / 'trace').exists(), done.stderr
 
 
-# --- the user's own ---
-
-
 def own(name):
   return named.build({'name': name}, {}, 'masking')
 

@@ -66,9 +66,6 @@ def nothing_hangs():
   signal.alarm(0)
 
 
-# --- native code ---
-
-
 @pytest.mark.skipif(not shutil.which('cc'), reason='no compiler')
 @pytest.mark.parametrize('name', ['', 'glibc-hwcaps/x86-64-v3'])
 def test_no_native_library_of_the_current_folder_is_loaded_with_torch(tmp_path, name):
@@ -119,9 +116,6 @@ def test_training_imports_no_torch_and_its_scalars_texts_and_pictures_are_readab
   done = commands.run('-c', EVENTS, str(tmp_path))
   wished = ['1 loss 2.5', '2 words/text_summary a text', '3 picture 4']
   assert done.stdout.splitlines() == wished, done.stderr
-
-
-# --- tracebacks, hangs, memory ---
 
 
 read_hf, read_run = lambda: pretrained.open('hf:hf'), lambda: pretrained.open('run')
@@ -272,7 +266,6 @@ def test_a_vocabulary_of_huge_ids_takes_no_memory(place):
 
 PAGE = b'<page><title>a</title><ns>0</ns><revision><text>b</text></revision></page>'
 
-
 LONG = b'x' * 1_000_000
 BLOCKS = {
   'nested': lambda i: b'<a>' * 100_000,
@@ -309,7 +302,6 @@ def _plotted(content):
 
 
 def _resulting(file):
-  """Reads a file as the result of a finished fine-tuning of a task with a split dev."""
   experiment = types.SimpleNamespace(metrics=('accuracy',))
   fields = dict(folder=file.parent, record=file.name, experiment=experiment, point=(), init='')
   run = types.SimpleNamespace(name='task', seed=0, **fields)

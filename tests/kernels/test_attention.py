@@ -152,9 +152,6 @@ def test_scores_never_leave_the_kernel(length, window):
   assert outside and all(np.prod(a.shape) < 2 * 2 * length * length for a in outside)
 
 
-# --- for GPUs ---
-
-
 TWO = 'c2p', 'p2c'
 # name: (queries, keys, width, terms, window, ordered, dropout rate, tile, shape of the mesh)
 GPU_CASES = {

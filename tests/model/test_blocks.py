@@ -86,9 +86,6 @@ def test_a_product_without_a_bias_has_the_gradients_of_the_formula(before):
   assert small.worst(*both(X, kernel)) < 1e-3
 
 
-# --- layers ---
-
-
 @pytest.mark.parametrize('rate', [0.1, 0.5, 0.003])
 def test_dropout_keeps_the_share_it_says_and_the_mean(rate):
   x = layers.dropout(

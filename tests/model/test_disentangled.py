@@ -61,12 +61,10 @@ def params_of(e, scale=0.15):
 
 @functools.partial(jax.jit, static_argnames=('e', 'ops'))
 def predict(e, params, batch, ops=operations.PLAIN):
-  """(states_BPD, hidden_BLD)"""
   return networks.predictions(e, params, batch, None, ops)[:2]
 
 
 def everywhere(batch):
-  """The batch with a prediction at each place."""
   rows, length = batch['input_ids'].shape
   return {**batch, 'masked_positions': np.tile(np.arange(length, dtype=np.int32), (rows, 1))}
 
@@ -86,9 +84,6 @@ def assert_states(found_BPD, wanted_BLD, batch):
   real_BP = np.take_along_axis(batch['segment_ids'], at_BP, axis=1) > 0
   wanted_BPD = np.take_along_axis(wanted_BLD, at_BP[:, :, None], axis=1)
   assert small.worst(found_BPD[real_BP], wanted_BPD[real_BP]) < TOLERANCE
-
-
-# --- beside transformers ---
 
 
 def theirs(e, params):
@@ -188,9 +183,6 @@ def test_the_decoder_equals_a_reference_written_from_the_papers(changes):
   assert_states(states_BPD, reference.decoded(ids_BL, real).numpy(), batch)
 
 
-# --- the decoder ---
-
-
 def test_the_decoder_of_a_pack_is_that_of_the_same_text_in_a_row_of_its_own():
   e, lengths = encoder(**V2, convolution_size=3), (9, 15)
   params, row = params_of(e), small.batch(rows=1)
@@ -206,9 +198,6 @@ def test_the_decoder_of_a_pack_is_that_of_the_same_text_in_a_row_of_its_own():
   assert small.worst(predict(e, params, packed)[0][0], alone) < TOLERANCE
   unplaced = {k: x for k, x in packed.items() if k != 'position_ids'}
   assert small.worst(predict(e, params, unplaced)[0][0], alone) > 1e-2, 'positions are not read'
-
-
-# --- dropout of the relative table ---
 
 
 def test_the_relative_table_is_dropped_anew_in_each_layer_and_pass_and_not_by_keys_of_rows(
@@ -263,9 +252,6 @@ def test_dropout_has_the_sites_of_the_release(monkeypatch):
   layer = [table, shares, hidden, hidden]
   # Embeddings; of each layer its table, its shares, its two sublayers; of the convolution.
   assert drawn == [hidden, *layer, hidden, *layer]
-
-
-# --- the rest ---
 
 
 def test_an_impossible_encoder_is_refused_with_a_remedy():

@@ -146,9 +146,6 @@ def test_albert_s_sharing_has_the_counts_of_its_table_4(width):
     assert round(body / 1e6, 2) == millions, sharing
 
 
-# --- the scanned stack ---
-
-
 # sharing, layers, groups, blocks per layer
 STACKS = [('all', 4, 2, 2), ('attention', 6, 3, 1), ('feed_forward', 4, 2, 2)]
 
@@ -219,7 +216,6 @@ def test_each_block_draws_its_own_dropout(layers, groups, inner):
 
 
 def tell(params, x, turn):
-  """A block that returns its arguments."""
   x = 3.0 * x + params['w'] + 10.0 * turn.place + turn.inputs
   return x, (turn.number, x)
 

@@ -23,7 +23,6 @@ def converted(encoder, params):
 
 
 def torch_twin(encoder, params):
-  """XLNetLMHeadModel with these parameters."""
   tensors, config = converted(encoder, params)
   memory = dict(mem_len=MEMORY, reuse_len=REUSE, bi_data=True)
   uses = dict(use_mems_train=True, use_mems_eval=True)

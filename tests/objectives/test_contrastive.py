@@ -157,8 +157,6 @@ def test_widths_that_do_not_fit_are_refused():
       small.objective('contrastive', **fields)
 
 
-# --- cosines of two texts beside plain loops over pairs of rows ---
-
 LABELS = np.array([3.0, 5.0, 1.0, 3.0, 4.0, 9.0], np.float32)
 
 

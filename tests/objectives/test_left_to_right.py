@@ -21,7 +21,6 @@ def made(kind, encoder, **own):
 
 
 def packed():
-  """Rows of two packed segments and padding."""
   batch = small.rows()
   packs = np.where(np.arange(24) < 9, 1, 2) * (batch['segment_ids'] > 0)
   return {**batch, 'segment_ids': packs.astype(np.int32)}

@@ -65,9 +65,6 @@ def test_a_row_head_scores_the_vector_of_the_row_and_drops_before_each_layer(kin
   assert np.abs(many - logits()).mean() < 0.15 * np.abs(after - logits()).mean()
 
 
-# --- losses ---
-
-
 def test_the_loss_is_the_mean_over_masked_tokens_plus_the_weighted_mean_over_pairs():
   batch, objective = small.batch(), small.objective('mlm_pair', pair_weight=0.25)
   params, normalizers = small.parameters(objective), objective.normalizers(batch)

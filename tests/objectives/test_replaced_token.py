@@ -25,13 +25,11 @@ SIZES = dict(PLAIN, width=0.5)
 
 
 def keys(rows, seed=0):
-  """Row keys as the step makes them."""
   return row_keys.batch_keys(jax.random.key(seed), rows)
 
 
 @functools.lru_cache
 def pair(kind='replaced_token', **changes):
-  """(objective, perturbed parameters)"""
   objective = small.objective(kind, **{**SIZES, **changes})
   return objective, small.parameters(objective, seed=1, scale=0.05)
 
@@ -75,13 +73,9 @@ def rows():
 
 
 def sampled(**sizes):
-  """A batch with the tokens that a generator would sample."""
   batch = small.batch(**sizes)
   draw = np.random.default_rng(1)
   return {**batch, 'sampled_ids': draw.integers(5, small.VOCAB, batch['masked_targets'].shape)}
-
-
-# --- sampling ---
 
 
 def chi_square(counts, expected):
@@ -168,9 +162,6 @@ def test_samples_depend_on_neither_microbatches_nor_mesh(accumulation, mesh):
   assert small.worst(ours['generator'], theirs['generator']) < 2e-4
 
 
-# --- filling ---
-
-
 @pytest.mark.parametrize('kind', ['replaced_token', 'replace_mlm'])
 def test_the_two_networks_drop_other_units(kind, monkeypatch):
   objective, seen, join = small.objective(kind, **SIZES), [], row_keys.join
@@ -213,9 +204,6 @@ def test_samples_stand_at_the_masked_positions_and_the_original_row_comes_back()
     given = generators.sample(None, {'sampled_ids': jnp.array([samples])})
     filled = generators.fill({**batch, 'input_ids': np.array([shown])}, given)
     assert [x[0].tolist() for x in filled] == [*expected], what
-
-
-# --- gradients ---
 
 
 @pytest.mark.parametrize(
@@ -308,9 +296,6 @@ def test_the_baseline_learns_the_discriminator_s_probability_of_the_right_answer
   assert abs(gradient - (guess - right)) < 1e-5  # of cross-entropy
 
 
-# --- what is measured ---
-
-
 def reference(scores, replaced):
   """Metrics over tokens, written out: the area by pairs, the precision with scores in eighths."""
   flagged, eighths = scores > 0, np.floor(8 * scores)
@@ -355,9 +340,6 @@ def test_metrics_and_loss_are_those_of_the_discriminator_s_scores(loss_over):
   assert {'rtd_counts', 'rtd_found', 'rtd_spread'}.isdisjoint(found)
 
 
-# --- other objectives with a generator ---
-
-
 def test_predicting_all_tokens_with_a_copy_mechanism_is_the_mixture_written_out():
   objective, params = pair('all_tokens_mlm', generator_weight=0.0)
   batch = sampled()
@@ -395,9 +377,6 @@ def test_filled_rows_are_learned_from_like_rows_that_a_masking_filled(kind, othe
   filled = {**batch, 'input_ids': np.asarray(generators.fill(batch, batch['sampled_ids'])[1])}
   ours, theirs = loss_of(objective, params, batch)[1], loss_of(plain, params, filled)[1]
   assert small.worst({k: ours[total][k] for k in theirs[total]}, theirs[total]) < 1e-4
-
-
-# --- generators ---
 
 
 def test_an_impossible_generator_is_refused_with_a_remedy():

@@ -26,7 +26,6 @@ OBJECTIVES = {
 
 @functools.cache
 def made(name, **changes):
-  """(objective, parameters)."""
   encoder = small.encoder(dropout=0.0, attention_dropout=0.0, num_layers=1)
   objective = call_part(objectives, name, encoder, **{**OBJECTIVES[name], **changes})
   return objective, small.parameters(objective, seed=1, scale=0.2)
@@ -45,9 +44,6 @@ def loss(objective, params, batch, key=None, whole=None):
   """(loss, sums); whole: the batch of which this is a part."""
   value, (_, sums) = _loss(objective, params, batch, key, whole or batch)
   return float(value), jax.tree.map(float, sums)
-
-
-# --- questions ---
 
 
 def questions(length=LENGTH):
@@ -124,9 +120,6 @@ def test_a_beam_has_the_scores_of_its_starts_one_by_one():
 def test_an_unknown_head_is_told():
   with pytest.raises(errors.UserError, match='objective.head'):
     made('span_conditional', head='linear')
-
-
-# --- choices ---
 
 
 def units():

@@ -176,7 +176,6 @@ def test_a_tokenizer_from_outside_trains_and_a_schedule_may_restart_with_each_ph
 
 MASKING = (maskings.BY_NAME, 'masking')
 
-
 WRONG_NAMES = [
   ('nobodys.parts:f', "no module 'nobodys': modules are looked for in the current folder (/"),
   ('mine.hots:f', "no module 'mine.hots'"),

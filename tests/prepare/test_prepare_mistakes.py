@@ -18,7 +18,6 @@ from tests.prepare import made
 
 EMPTY = 'no text to train on .dropped: 1 × line not in UTF-8, first at .*a.txt:1; 1 × line with a'
 
-
 BAD = b'\xff\xff\n\n\0\n'
 REFUSED = [
   (BAD, 0.1, False, EMPTY),

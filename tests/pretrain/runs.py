@@ -191,7 +191,6 @@ def refused(world, workdir, changes, words, **kw):
 
 
 def everything(workdir):
-  """The paths in a workdir, itself included."""
   folder = pathlib.Path(workdir)
   return sorted(str(p) for p in (folder, *folder.rglob('*'))) if folder.exists() else []
 

@@ -23,7 +23,6 @@ LANES = {
   'phases': ((14, {}),),
 }
 
-
 NO_DROPOUT = {'encoder.dropout': 0.0, 'encoder.attention_dropout': 0.0}
 FAR = parts.mlm_span_boundary(num_offsets=16)
 HUGE = {'encoder.hidden_size': 2**18, 'encoder.num_layers': 1000}

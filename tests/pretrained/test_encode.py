@@ -23,7 +23,6 @@ LINES = [
   'Yes',
 ]
 
-
 places = made.places  # family → (run, export)
 
 
@@ -193,8 +192,6 @@ def test_the_command_prints_what_it_wrote(places, tmp_path, capsys):
   got = np.load(tmp_path / 'v.npy')
   assert 0 < np.abs(got - exact).max() < 0.2
 
-
-# --- fill_mask opens a directory as every other command does ---
 
 TEXT = 'The time [MASK] stood in the [MASK].'
 POINTER = b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 44\n'

@@ -267,9 +267,6 @@ def test_code_that_a_run_names_does_not_run(places, tmp_path, monkeypatch):
       predict.predict(tmp_path / 'run', table(tmp_path), tmp_path / 'out.jsonl')
 
 
-# --- files ---
-
-
 def table(folder, name='new.csv', columns='text,label'):
   lines = [f'"{text}",?' for text in TEXTS]
   (folder / name).write_text('\n'.join([columns, *lines]) + '\n')

@@ -137,7 +137,6 @@ def wait_for_step(workdir, step, all_of_them):
 
 
 def parameters(workdir):
-  """{path: array} of the newest checkpoint."""
   return toys.flat(checkpoint.load_params(str(workdir))[0])
 
 

@@ -1,5 +1,5 @@
 """The store is real to its clients (emulated_gcs). They read their addresses when they are first
-used, so a child process has them. It does what this process asks, and this process breaks the store.
+used, so a child process has them. It does what this process asks; this process breaks the store.
 """
 
 import json

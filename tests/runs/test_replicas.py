@@ -27,7 +27,6 @@ def perturbed(state, path, device, element=0):
 
 @pytest.fixture(scope='module')
 def states():
-  """{shape of the mesh: state}."""
   meshes = {
     shape: sharding.mesh(shape, jax.devices()) for shape in ((8, 1, 1), (2, 2, 2), (1, 4, 2))
   }

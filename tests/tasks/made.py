@@ -51,7 +51,6 @@ def config(argument='classify', files=None, **source):
 
 
 def examples(*values):
-  """Examples with these values."""
   return Examples([Record(f'row {i}', str(i), value) for i, value in enumerate(values)])
 
 
@@ -64,13 +63,11 @@ def write(folder, **contents):
 
 
 def source(folder, section):
-  """The Source of a section, in a folder."""
   fields = dict(section)
   return call_part(sources, fields.pop('name'), str(folder), **fields)
 
 
 def task(section, folder, length=64, shape=SHAPE):
-  """The task of a config."""
   return tasks.open(section, str(folder), Characters(), shape, segments=2, max_length=length)
 
 

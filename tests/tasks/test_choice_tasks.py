@@ -128,7 +128,6 @@ def test_a_bad_label_is_told_with_its_own_row(tmp_path, labels, place, likely):
 
 
 def line(label, options='xyz', text='t'):
-  """A JSON line with a question."""
   return json.dumps(dict(text=text, question='q', options=list(options), label=label)) + '\n'
 
 

@@ -38,7 +38,6 @@ def made_examples(rng, count, is_pair, longest):
 
 
 def library(length, given):
-  """A tokenizer of the library with the same words and frame."""
   vocabulary = {f'[{i}]': i for i in range(5)} | {str(i): i for i in range(5, 40)}
   out = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token='[1]'))
   out.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()

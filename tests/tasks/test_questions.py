@@ -26,7 +26,6 @@ def passage(*qas, context=CONTEXT):
 
 
 def squad(*qas):
-  """JSON of one passage."""
   return json.dumps({'data': [passage(*qas)]})
 
 
@@ -35,7 +34,6 @@ def numbered(source):
 
 
 def one(**fields):
-  """JSON of one question with these fields."""
   return json.dumps([{'context': CONTEXT, 'qas': [{'id': 'x', 'question': 'Who?', **fields}]}])
 
 

@@ -16,7 +16,6 @@ PACKERS = [
   zstandard.ZstdCompressor(write_checksum=True).compress,
 ]
 
-
 NO_DATA = b'\x5a\x2a\x4d\x18\x04\0\0\0what'  # a frame of zstandard
 
 

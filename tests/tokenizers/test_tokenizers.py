@@ -61,7 +61,6 @@ def sample(pattern='[ft]*.txt', most=300_000):
 
 
 def train(section, texts=None, *size):
-  """A tokenizer of texts, of the sample if there are none."""
   return tokenizers.train(section.to_dict(), sample if texts is None else lambda: texts, *size)
 
 
@@ -290,7 +289,6 @@ _MANY = ' '.join(map(chr, range(0x4E00, 0x4E00 + 1500)))
 # 1,024 pieces have room for 95 to 97 % of the characters
 _TAIL = ' '.join([chr(0x4E00 + i) for i in range(1500) for _ in range(10 if i < 900 else 1)])
 _HANGUL = ' '.join([chr(0xAC00 + i) for i in range(800) for _ in range(20 if i < 450 else 1)])
-
 
 SMALL = 'a small text'
 SIZES = [
