@@ -18,16 +18,9 @@ def corpus(**fields):
 
 
 def layout(rows, length, seed=0, long=0.4, direction=False, unknown=0.0):
-  """Features before masking, and keys.
-
-  Args:
-    rows: for each row its segments, for each segment its runs of text (token counts): [CLS] run
-      [SEP] run [SEP] ….
-    length: L; a row must fit.
-    seed: of tokens, marks and keys.
-    long: share of tokens that continue a word.
-    direction: whether rows have one, at random.
-    unknown: share of unknown tokens.
+  """Features before masking, and keys. rows: for each row its segments, for each segment its runs
+  of text (token counts): [CLS] run [SEP] run [SEP] …. long, unknown: shares of tokens that continue
+  a word, and of unknown ones.
   """
   draw = np.random.default_rng(seed)
   ids = np.full((len(rows), length), SPECIAL['pad'], np.int32)
