@@ -15,9 +15,7 @@ OBJECTIVES = [*parts.SECTIONS['objective']]
 OWN = 'of another package'
 MASKINGS = {
   **{n: parts.section(x) for n, x in parts.SECTIONS['masking'].items()},
-  'similar words': parts.ngram(
-    weights=(0.4, 0.3, 0.2, 0.1), substitute='similar', corrupted='units'
-  ),
+  'similar words': parts.ngram(weights=(4, 3, 2, 1), substitute='similar', corrupted='units'),
   'all masked': parts.token(corruption=(1.0, 0.0, 0.0)),
   OWN: {'name': 'mine:masking', 'corruption': 'some', 'odd': [1, 'a|b']},
 }
@@ -161,9 +159,8 @@ def test_the_hub_reads_the_scores_and_base_models_of_a_card():
   base = ('org/na-me', 'gpt2', 'a/b/c', '../x', 'a"\nb')
   said = read(*exported('mlm')[0], metrics={**metrics, HOSTILE: 1}, base=base, name=HOSTILE)
   data = huggingface_hub.ModelCard(said).data
-  assert (
-    data.base_model == ['org/na-me', 'gpt2'] and data.to_dict()['library_name'] == 'transformers'
-  )
+  assert data.base_model == ['org/na-me', 'gpt2']
+  assert data.to_dict()['library_name'] == 'transformers'
   found = {x.metric_type: x.metric_value for x in data.eval_results}
   assert (found.pop('held_out_loss'), found.pop('held_out_mlm_accuracy')) == (4.5, 0.12346)
   assert [*found.values()] == [1] and said.count('\n---\n') == 1

@@ -31,14 +31,12 @@ pytest.importorskip('transformers', reason='verification needs transformers')
 pytest.importorskip('torch', reason='verification needs torch')
 
 NAME = 'tests.outside.convolved_hf:MASKED_LM'
-ROFORMER = 'tests.outside.roformer_hf:MASKED_LM'
 QKV = tuple(f'encoder/layers/attention/{x}' for x in ('query', 'key', 'value'))
 SMALL = dict(hidden_size=24, num_heads=4, intermediate_size=40)
 
 # Classes of this module, which names them itself.
 HERE = 'test_outside_architecture'
 MASKED_LM, MASKED_CONVOLVED = roformer_hf.MASKED_LM, convolved_hf.MASKED_LM
-MODERN = modernbert.MASKED_LM
 PRETRAINING = MASKED_LM._replace(
   name='RoFormerForPreTraining',
   rows=(*MASKED_LM.rows, Row('pair_head/pooler/kernel', 'pooler.weight', architecture.KERNEL)),
@@ -51,22 +49,18 @@ BIASES = Row(
   architecture.joined(HEADS_BIAS, HEADS_BIAS, HEADS_BIAS),
   lambda sizes: None,
 )
-WITH_BIASES = MODERN._replace(rows=(*MODERN.rows, BIASES))
+WITH_BIASES = modernbert.MASKED_LM._replace(rows=(*modernbert.MASKED_LM.rows, BIASES))
 
 SIZES = architecture.Sizes(4, 3, 3, 24, 24)
 
 
-def make_run(path, module, **sizes):
-  """(workdir, weights) of a run of an encoder from outside."""
-  config = module.get_config('tiny').unlock()
-  config.phases, config.tokenizer = ((1000, {}),), parts.wordpiece(vocab_size=600)
-  return path, make_workdir(path, config, sizes)
-
-
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
+  """(workdir, weights) of a run of an encoder from outside."""
+  config, path = convolved_config.get_config('tiny').unlock(), tmp_path_factory.mktemp('convolved')
+  config.phases, config.tokenizer = ((1000, {}),), parts.wordpiece(vocab_size=600)
   sizes = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48, max_positions=32)
-  return make_run(tmp_path_factory.mktemp('convolved'), convolved_config, **sizes)
+  return path, make_workdir(path, config, sizes)
 
 
 def params_of():
