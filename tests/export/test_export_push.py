@@ -146,7 +146,6 @@ def test_each_kept_checkpoint_is_a_branch_that_transformers_opens_offline(
 @pytest.mark.parametrize(
   'flags, there, words',
   [
-    (dict(push='name'), '', 'write OWNER/NAME'),
     (dict(push='a/b/c'), '', 'write OWNER/NAME'),
     (dict(push=f'{NAME}@x', all_checkpoints=True), '', 'leave @x out'),
     (dict(push=NAME), 'no token', 'run hf auth login, or set .HF_TOKEN'),

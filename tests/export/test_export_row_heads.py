@@ -23,9 +23,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = (ROOT / 'data/sample/time_machine.txt').read_text()[:40_000].split('\n\n')
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=4, intermediate_size=48)
 BERT = parts.transformer(max_positions=160, **SIZES)
-ROBERTA = parts.transformer(
-  max_positions=160, type_vocab_size=0, activation='gelu', norm_eps=1e-5, **SIZES
-)
+FORM = dict(type_vocab_size=0, activation='gelu', norm_eps=1e-5)
+ROBERTA = parts.transformer(max_positions=160, **FORM, **SIZES)
 XLNET = parts.two_stream(**SIZES)
 RATES = dict(dropout=0.3, input_dropout=0.2)
 CLASSES = {'name': 'classification', 'labels': ('bad', 'good', 'weiß'), **RATES}
@@ -136,10 +135,8 @@ def test_fine_tuning_begins_with_the_pooler_of_a_pair_head(tmp_path, as_director
   assert small.worst(params['row_head']['classifier'], fresh['row_head']['classifier']) == 0
   assert 'row_head/pooler: the pooler of pair_head' in lines
   assert not [line for line in lines if line.startswith('ignored: pair_head/pooler')]
-  assert [line.split()[1] for line in lines if line.startswith('fresh')] == [
-    'row_head/classifier/bias',
-    'row_head/classifier/kernel',
-  ]
+  fresh = [f'row_head/classifier/{x}' for x in ('bias', 'kernel')]
+  assert [line.split()[1] for line in lines if line.startswith('fresh')] == fresh
 
 
 CLASSES3, UNNAMED = ('bad', 'good', 'weiß'), ('x', 'y', 'z')
@@ -188,12 +185,10 @@ def test_a_fine_tuned_head_is_read_where_it_fits_by_the_names_of_its_labels(tmp_
   assert 'row_head/classifier: its outputs are taken as x, y, z' in said
 
 
-@pytest.mark.parametrize(
-  'name, as_published', [('bert', False), ('roberta', True), ('xlnet', False)]
-)
-def test_the_tokenizer_cuts_where_the_run_cut_and_the_card_says_so(tmp_path, name, as_published):
+@pytest.mark.parametrize('name, published', [('bert', False), ('roberta', True), ('xlnet', False)])
+def test_the_tokenizer_cuts_where_the_run_cut_and_the_card_says_so(tmp_path, name, published):
   fine_tuned(tmp_path, name)
-  if as_published:  # a run that began with a directory of Hugging Face keeps its files
+  if published:  # a run that began with a directory of Hugging Face keeps its files
     export.export(str(tmp_path), tmp_path / 'first')
     shutil.rmtree(tmp_path / 'tokenizer')
     (tmp_path / 'tokenizer').mkdir()
