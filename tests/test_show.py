@@ -18,6 +18,7 @@ from configs import bert
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parent.parent
+_SIZES = {'tokenizer.vocab_size': 500, 'corpus.held_out': 0.2, 'batch_size': 4}
 
 
 @pytest.fixture(scope='module')
@@ -36,9 +37,6 @@ def _config(**changes):
   config.phases = ((900, {'length': 64}), (100, {}))
   config.update_from_flattened_dict({'length': 128} | _SIZES | changes)
   return config
-
-
-_SIZES = {'tokenizer.vocab_size': 500, 'corpus.held_out': 0.2, 'batch_size': 4}
 
 
 def _show(corpus, config=None, colour=False, **fields):

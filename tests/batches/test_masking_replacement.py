@@ -12,6 +12,7 @@ from tests.batches.masking_rows import SPECIAL
 from tests.batches.masking_rows import V
 
 CORPUS = masking_rows.corpus()
+SIMILAR = dict(corrupted='units', substitute='similar', rate=0.3)
 
 
 def _run(section, layout, corpus=CORPUS):
@@ -134,9 +135,6 @@ def _similar_rows(rows=1200, length=62):
     tokens, marks = (tokens + [200] * 4)[: length - 2], (marks + [0] * 4)[: length - 2]
     features['input_ids'][r, 1:-1], features['units'][r, 1:-1] = tokens, marks
   return features, keys
-
-
-SIMILAR = dict(corrupted='units', substitute='similar', rate=0.3)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from tests import killed
 from tests import tuned
 
 config, finetune = tuned.config, tuned.finetune
+NAMES = ['learning_rate=1e-05+seed=0', 'learning_rate=0.02+seed=0']
+KILLS = tuple((f'classify/{name}', n) for name, n in zip(NAMES, (5, 13)))
 
 
 @pytest.fixture(scope='module')
@@ -36,7 +38,6 @@ GRID = dict(grid=(('schedule.learning_rate', (1e-5, 2e-2)),), seeds=(0,), steps=
 GRID |= dict(choose='best', choose_every=4, patience=3, run__eval_every=0, max_train=90)
 GRID |= dict(objective__class_weights=('auto',), objective__label_smoothing=0.1)
 GRID |= dict(optimizer__rates=FROZEN)
-NAMES = ['learning_rate=1e-05+seed=0', 'learning_rate=0.02+seed=0']
 
 
 @pytest.fixture(scope='module')
@@ -125,9 +126,6 @@ def test_a_run_learns_and_leaves_its_table_and_predictions(uninterrupted):
   again = tuned.said(workdir / 'classify/test.tsv.predictions.jsonl')
   key = lambda line: (line['text_a'], line['label'], line['probabilities'])
   assert [key(line) for line in again] == [key(line) for line in predicted]
-
-
-KILLS = tuple((f'classify/{name}', n) for name, n in zip(NAMES, (5, 13)))
 
 
 @pytest.mark.parametrize(

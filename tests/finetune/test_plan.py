@@ -23,6 +23,7 @@ WEIGHTS = types.SimpleNamespace(
 TASK = types.SimpleNamespace(
   splits={'train': range(96)}, labels=('a', 'b'), kind=kinds.BY_NAME['classification']
 )
+RATE = 'schedule.learning_rate'
 
 
 def config(**changes):
@@ -37,9 +38,6 @@ def config(**changes):
 def runs(made, weights=WEIGHTS):
   plan.check(made, weights)
   return plan.runs('task', made, TASK, [weights], 'F')
-
-
-RATE = 'schedule.learning_rate'
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ ELECTRA = dict(embedding_size=16, activation='gelu')
 DEBERTA = {**small.DISENTANGLED, 'activation': 'gelu', 'norm_eps': 1e-7}
 DEBERTA_V1 = dict(DEBERTA, buckets=0, norm_relative=False, shared_projections=False, key_bias=False)
 PAIR = {**DEBERTA, 'width': 1.0, 'depth': 0.34, 'shared': 'added', 'head': 'token_and_row'}
+LAYER = 'deberta.encoder.layer'
+CONVOLUTION = 'deberta.encoder.conv.conv.weight'
 
 
 def of(architecture, objective='mlm', ids=small.BERT_IDS, **changes):
@@ -304,10 +306,6 @@ def test_every_architecture_is_tried():
   ends = 'SequenceClassification', 'TokenClassification', 'MultipleChoice', 'QuestionAnswering'
   elsewhere |= {a for a in architectures.ARCHITECTURES if a.removesuffix('Simple').endswith(ends)}
   assert tried | elsewhere == set(architectures.ARCHITECTURES)
-
-
-LAYER = 'deberta.encoder.layer'
-CONVOLUTION = 'deberta.encoder.conv.conv.weight'
 
 
 def _each_apart(tensors, config):

@@ -20,6 +20,8 @@ MASKINGS = {
   OWN: {'name': 'mine:masking', 'corruption': 'some', 'odd': [1, 'a|b']},
 }
 WISHED = {'mlm_pair': 'BertForPreTraining', 'mlm': 'BertForMaskedLM'}
+CROSSED = [*((x, 'token') for x in OBJECTIVES), *(('mlm_pair', x) for x in MASKINGS)]
+HOSTILE = 'dev_x"}]\n---\n# <b>*head*</b>'
 
 
 @functools.lru_cache
@@ -56,9 +58,6 @@ def read(
     base_models=base,
   )
   return card.text(told)
-
-
-CROSSED = [*((x, 'token') for x in OBJECTIVES), *(('mlm_pair', x) for x in MASKINGS)]
 
 
 @pytest.mark.parametrize('objective, masking', CROSSED)
@@ -149,9 +148,6 @@ def test_a_card_tells_where_the_text_is_from_and_what_is_not_recorded():
   bare = read(*network)
   assert all(f'| {name} of the text | not recorded |' in bare for name in rows)
   assert '| began with | random weights |' in bare and 'language:' not in bare
-
-
-HOSTILE = 'dev_x"}]\n---\n# <b>*head*</b>'
 
 
 def test_the_hub_reads_the_scores_and_base_models_of_a_card():

@@ -32,6 +32,8 @@ CANNOT_HOLD = [  # class, objective, changes of the encoder, words
   (MODERN_CLASS, 'mlm', dict(section=small.MODERN, feed_forward='plain'), 'no class of|arch', ''),
   ('XLNetLMHeadModel', 'mlm', {}, 'architecture', ''),
 ]
+GELU, RELU, NARROW = dict(activation='gelu'), dict(activation='relu'), dict(embedding_size=16)
+ROBERTA_CLASS = 'RobertaForMaskedLM'
 
 
 @pytest.mark.parametrize('architecture, objective, changes, message, other', CANNOT_HOLD)
@@ -43,10 +45,6 @@ def test_a_network_that_a_class_cannot_hold_is_refused_with_one_that_can(
   with pytest.raises(errors.UserError, match=message.format(other)):
     choice = architectures.choose(architecture)
     export.convert(choice, flat, small.encoder(**changes), small.BERT_IDS)
-
-
-GELU, RELU, NARROW = dict(activation='gelu'), dict(activation='relu'), dict(embedding_size=16)
-ROBERTA_CLASS = 'RobertaForMaskedLM'
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ from tests.refused import refused
 from tests.tasks import made
 
 PACKAGE = pathlib.Path(cli.__file__).parents[1]
+DEEP = '[' * 100_000
 
 
 @pytest.fixture(autouse=True)
@@ -166,9 +167,6 @@ def test_a_config_of_other_types_is_one_sentence(place):
     edit(STEP / 'run.json', **{f'config__{field}': value})
     rewrite(STEP, 'run.json', (STEP / 'run.json').read_bytes())
     refused('', read_run)
-
-
-DEEP = '[' * 100_000
 
 
 def test_metadata_of_a_checkpoint_of_any_form_is_one_sentence(place):

@@ -39,6 +39,7 @@ INSIDE = 'leads out of|not a name inside|outside that folder'
 NAMES = ['../../outside/corpus/train/00000', '', '.', '..', 'a\\b', 'a\0', 'a//b', './a', 'a/']
 NAMES += ['\ud800', 7]
 WITH_FILES = 'tokenizer_sha256', 'similar', 'sha256'  # sections of a manifest
+FILES = {'corpus': 'tokenizer/vocab.txt', 'run': 'tokenizer/vocab.txt', 'hf': 'vocab.txt'}
 
 
 def test_a_local_corpus_has_its_shards_inside(place):
@@ -284,9 +285,6 @@ def test_a_published_tokenizer_is_copied_by_name_and_without_code(place):
   assert {'vocab.txt', 'tokenizer.json', 'tokenizer_config.json'} <= {*files} <= {*hub.TOKENIZER}
   kept = json.loads(files['tokenizer_config.json'])
   assert not {'auto_map', 'vocab_file'} & {*kept} and 'cls_token' in kept
-
-
-FILES = {'corpus': 'tokenizer/vocab.txt', 'run': 'tokenizer/vocab.txt', 'hf': 'vocab.txt'}
 
 
 @pytest.mark.parametrize('name', FILES)

@@ -36,6 +36,7 @@ QUICK = (
   'two tables',
   'places without terms',
 )
+ON_CUDA = ('deberta_v3_512', 'k_v')  # the kernel with most to do
 
 
 @pytest.mark.parametrize(
@@ -212,9 +213,6 @@ def test_nothing_of_the_size_of_the_scores_is_made():
   equations = attended.equations(jax.make_jaxpr(f)(*qkv).jaxpr)
   sizes = [np.prod(v.aval.shape) for eqn in equations for v in eqn.outvars]
   assert sizes and max(sizes) < 4 * 2 * 1024 * 1024
-
-
-ON_CUDA = ('deberta_v3_512', 'k_v')  # the kernel with most to do
 
 
 # conftest.py hides it

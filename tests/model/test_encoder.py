@@ -16,6 +16,7 @@ from configs import albert
 from configs import bert
 
 ROW = ('input_ids', 'token_type_ids', 'segment_ids')
+SHARING = [pytest.param(s, marks=[pytest.mark.slow] * (s != 'all')) for s in stack.SHARING]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -184,9 +185,6 @@ def test_copies_start_different_from_each_other():
   for path, leaf in jax.tree_util.tree_leaves_with_path(params['layers']):
     if path[-1].key == 'kernel':
       assert len(np.unique(np.asarray(leaf).reshape(len(leaf), -1)[:, 0])) == len(leaf), path
-
-
-SHARING = [pytest.param(s, marks=[pytest.mark.slow] * (s != 'all')) for s in stack.SHARING]
 
 
 @pytest.mark.parametrize('sharing', SHARING)

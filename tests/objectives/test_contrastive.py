@@ -15,6 +15,7 @@ from bertzoo_jax.parts import objectives as definitions
 from tests.found import call_part
 
 WIDTH = 12
+LABELS = np.array([3.0, 5.0, 1.0, 3.0, 4.0, 9.0], np.float32)
 
 
 def gradient(fields, x_BCD, ids_BC2, real_BC):
@@ -155,9 +156,6 @@ def test_widths_that_do_not_fit_are_refused():
   ):
     with pytest.raises(errors.UserError, match=words):
       small.objective('contrastive', **fields)
-
-
-LABELS = np.array([3.0, 5.0, 1.0, 3.0, 4.0, 9.0], np.float32)
 
 
 def regression(cosines, labels):

@@ -22,6 +22,7 @@ OBJECTIVES = {
   'span_conditional': dict(head='tanh', hidden_size=0, answerable_weight=0.5, dropout=0.0),
   'choice': dict(head='tanh', input_dropout=0.0),
 }
+predict = jax.jit(networks.predict, static_argnums=0)
 
 
 @functools.cache
@@ -29,9 +30,6 @@ def made(name, **changes):
   encoder = small.encoder(dropout=0.0, attention_dropout=0.0, num_layers=1)
   objective = call_part(objectives, name, encoder, **{**OBJECTIVES[name], **changes})
   return objective, small.parameters(objective, seed=1, scale=0.2)
-
-
-predict = jax.jit(networks.predict, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -30,6 +30,7 @@ from tests.pretrain import runs
 # A run of one program, for what needs neither a second phase nor scores.
 SHORT = dict(phases=((8, {'length': 32}),), run__eval_every=0)
 UNSAVED = dict(run__save_minutes=60.0)  # but at its end
+LOST = 'ended before its first save: its steps are lost'
 
 
 def check_resumes(world, untouched, workdir, *stops):
@@ -61,9 +62,6 @@ def test_a_run_says_what_it_does_and_keeps_what_it_must(untouched):
   assert set(wished.split()) <= names
   kept, newest = step_folders.steps(untouched), [runs.STEPS - 2, runs.STEPS - 1, runs.STEPS]
   assert kept[-3:] == newest and set(kept) - {*newest} <= {6}
-
-
-LOST = 'ended before its first save: its steps are lost'
 
 
 def test_a_finished_run_is_left_as_it_is_says_its_result_and_takes_other_machinery(

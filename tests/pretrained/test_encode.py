@@ -24,6 +24,8 @@ LINES = [
 ]
 
 places = made.places  # family → (run, export)
+TEXT = 'The time [MASK] stood in the [MASK].'
+POINTER = b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 44\n'
 
 
 def text(folder, lines=LINES, end='\n'):
@@ -191,10 +193,6 @@ def test_the_command_prints_what_it_wrote(places, tmp_path, capsys):
   exact = bertzoo_jax.load(flags['model']).encode(LINES)
   got = np.load(tmp_path / 'v.npy')
   assert 0 < np.abs(got - exact).max() < 0.2
-
-
-TEXT = 'The time [MASK] stood in the [MASK].'
-POINTER = b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 44\n'
 
 
 @pytest.mark.parametrize('family', ['bert', 'roberta'])

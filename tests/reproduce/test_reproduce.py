@@ -26,6 +26,7 @@ from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = str(ROOT / 'data' / 'sample')
+WORDS = 'rows.whole.experiment.tokenizer.vocab_size'
 
 
 def run(workdir, config=None, **kw):
@@ -380,9 +381,6 @@ def test_budget_shows_the_difference_of_rows_in_the_paper_and_here(finished):
   assert ppl[0].deltas == [] and ppl[1].deltas[0] == [-0.25]
   assert ppl[1].deltas[1][0] == pytest.approx(ppl[1].ours[0] - ppl[0].ours[0], abs=1e-3)
   assert found[1].cells[0].deltas == []  # a number from memory is compared with nothing
-
-
-WORDS = 'rows.whole.experiment.tokenizer.vocab_size'
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ VOCAB, ROWS, LENGTH = 100, 4, 32
 PRINTED = re.compile(
   r'|figure|(\[(mem|3rd)\] )?[\d.e]+|(\[(mem|3rd)\] )?([\d.]+|–)(/([\d.]+|–))+|–'
 )
+_made = {}
 
 
 @functools.cache
@@ -54,9 +55,6 @@ def experiments(name, scale):
   """{row: its experiment}, of rows that are run."""
   rows = table(name, scale).rows
   return {row: one.experiment for row, one in rows.items() if one.experiment is not None}
-
-
-_made = {}
 
 
 def once(make, *sections, of=()):

@@ -17,6 +17,8 @@ from bertzoo_jax.tasks.kinds import kind as kinds
 from tests.found import call_part
 
 SPECIAL = made.Characters.special
+FROM_0, RACE, DREAM = dict(label_form='from_0'), dict(layout='race'), dict(layout='dream')
+CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
 
 
 def read(folder, train, name='train.json', **fields):
@@ -129,10 +131,6 @@ def test_a_bad_label_is_told_with_its_own_row(tmp_path, labels, place, likely):
 
 def line(label, options='xyz', text='t'):
   return json.dumps(dict(text=text, question='q', options=list(options), label=label)) + '\n'
-
-
-FROM_0, RACE, DREAM = dict(label_form='from_0'), dict(layout='race'), dict(layout='dream')
-CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from configs.tasks import questions
 DATA = os.environ.get('BERTZOO_DATA')
 ROWS = [('good film', 'yes'), ('bad film', 'no'), ('fine', 'yes'), ('dull', 'no')]
 TSV = 'text\tlabel\n' + ''.join(f'{a}\t{b}\n' for a, b in ROWS)
+COLA = 'gj04\t1\t\tOne more text\ngj04\t0\t*\tAnother text\n'
+REVIEWS, STARS = 'review,stars\ngood,5\n', dict(text_a='review', label='stars')
 
 
 def read(folder, name='train.tsv', dev='', argument='classify', **source):
@@ -94,10 +96,6 @@ def test_rows_with_too_few_or_many_fields_or_a_nul_are_counted_with_their_line(t
     'train: 1 line of train.jsonl without a JSON object left out, the first is line 2.',
     "train: 1 line of train.jsonl without the key 'label' left out, the first is line 3.",
   )
-
-
-COLA = 'gj04\t1\t\tOne more text\ngj04\t0\t*\tAnother text\n'
-REVIEWS, STARS = 'review,stars\ngood,5\n', dict(text_a='review', label='stars')
 
 
 @pytest.mark.parametrize(

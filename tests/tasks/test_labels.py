@@ -12,6 +12,8 @@ from bertzoo_jax.tasks.examples import Text
 from bertzoo_jax.tasks.reading import columns as column_names
 
 CLASSES = kinds.BY_NAME['classification']
+NUMBERS = tuple(f'{i}.5' for i in range(50))
+BOTH = dict(kind='multilabel', columns=('mad', 'sad'), train=(('0', '1'),))
 
 
 def examples(*given, texts=None):
@@ -40,10 +42,6 @@ def test_labels_are_those_of_train_sorted_by_number_if_all_are_numbers():
 def test_given_labels_have_their_order_and_spellings():
   names, splits, _ = numbered(train=('yes', 'no', 'nope'), dev=('no',), labels=('yes', 'no|nope'))
   assert names == ('yes', 'no') and list(splits['train'][1]) == [0, 1, 1]
-
-
-NUMBERS = tuple(f'{i}.5' for i in range(50))
-BOTH = dict(kind='multilabel', columns=('mad', 'sad'), train=(('0', '1'),))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from bertzoo_jax.tasks.kinds import kind
 
 SCORES = 'text_a\ttext_b\tscore\nab\tcde\t3\nx\ty\t0\nab\tab\t5\nabcdefghij\tb\t1\n'
 NEGATIVES = 'text_a\ttext_b\tno\tnor\nq\ta\tb\tc\nr\td\ta\te\ns\ta\tf\tg\n'
+sklearn = pytest.importorskip('sklearn.metrics')
 
 
 def opened(folder, argument, content, **fields):
@@ -80,9 +81,6 @@ EQUAL = 'text_a\ttext_b\tscore\na\tb\t2\nc\td\t2\n'
 def test_files_of_another_form_are_refused(tmp_path, argument, content, fields, words):
   with pytest.raises(errors.UserError, match=words):
     opened(tmp_path, argument, content, **fields)
-
-
-sklearn = pytest.importorskip('sklearn.metrics')
 
 
 def drawn(seed, count=7, documents=23, alike=False):

@@ -32,6 +32,7 @@ TRAPS = (
   "don't 3,141.59 U.S. [MASK] <mask> </s> [SEP]",
   '\u0e04\u0e33\u0e16\u0e32\u0e21 \u0939\u093f\u0928\u094d\u0926\u0940 \u0645\u064e\u0631\u062d',
 )
+TEXTS = ('the time machine stood there', 'x' * 45, 'a b', 'one two three four five six seven')
 
 
 def asked(contexts, question='Who was there?', spans=None):
@@ -171,9 +172,6 @@ def test_the_passage_may_be_the_first_text_and_needs_room():
   assert rows.detail.place.tolist() == [1] and rows.labels.tolist() == [[1, 4]]
   with pytest.raises(errors.UserError, match='config.length=6 leaves no room'):
     characters('0123456789', length=6)
-
-
-TEXTS = ('the time machine stood there', 'x' * 45, 'a b', 'one two three four five six seven')
 
 
 def rows_of(**fields):

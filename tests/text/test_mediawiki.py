@@ -16,6 +16,7 @@ HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="
     <namespace key="6" case="first-letter">Dosiero</namespace>
   </namespaces></siteinfo>
 """
+XML = '\ufeff<?xml version="1.0" encoding="utf-8"?>\n<!-- made -->\n<mediawiki version="0.11">'
 
 
 def page(text, title='T', ns='<ns>0</ns>', extra='', model='wikitext'):
@@ -52,9 +53,6 @@ def test_articles_come_and_the_rest_is_counted(tmp_path):
     'page that is not wikitext': 1,
     'empty document': 1,
   }
-
-
-XML = '\ufeff<?xml version="1.0" encoding="utf-8"?>\n<!-- made -->\n<mediawiki version="0.11">'
 
 
 def test_dumps_are_known_by_content_packed_or_not(tmp_path):

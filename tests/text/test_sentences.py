@@ -81,6 +81,8 @@ LANGUAGES = {
   'hi': ['यह राम है।|वह डॉ. सिंह है।|क्या?|हाँ!|एस. के. वर्मा आए।', 'पहला।|दूसरा॥|“तीसरा।”|चौथा'],
   'ja': ['これは本です。|「はい！」|そうですか？|3.5円；はい'],
 }
+RULES = [f'rules:{language}' for language in sentences.languages()]
+ALL = [*RULES, 'lines', 'none', 'regex:[.!?]+', 'regex:(?<=[。！])']
 
 
 @pytest.mark.parametrize('language', LANGUAGES)
@@ -90,10 +92,6 @@ def test_every_language_keeps_its_abbreviations_and_ordinals_whole(language):
   for text in LANGUAGES[language]:
     wanted = [s.strip() for s in text.split('|')]
     assert split(joiner.join(wanted)) == wanted
-
-
-RULES = [f'rules:{language}' for language in sentences.languages()]
-ALL = [*RULES, 'lines', 'none', 'regex:[.!?]+', 'regex:(?<=[。！])']
 
 
 if importlib.util.find_spec('sentencex'):

@@ -35,6 +35,9 @@ KINDS = {  # section, how its class frames texts, its model type
   ),
 }
 TEXTS = [*verify.PROBES, *SAMPLE.split('\n\n')[:20]]
+AUTO = dict(parts.wordpiece(vocab_size='auto'))
+TOLD = {'[E1]': 900, 'xyzzy': 901}  # added tokens: a marker, and a word
+ADDED = {str(i): dict(content=x, special=x == '[E1]') for x, i in TOLD.items()}
 
 
 @pytest.fixture(scope='module', params=KINDS)
@@ -126,9 +129,6 @@ def small_wordpiece():
   return tokenizers.train(section, lambda: iter(SAMPLE.split('\n\n')))
 
 
-AUTO = dict(parts.wordpiece(vocab_size='auto'))
-
-
 @pytest.fixture
 def bare(tmp_path):
   """A function that writes tokenizer_config.json beside a vocab.txt."""
@@ -155,10 +155,6 @@ def test_a_class_sets_the_normalizer_of_tokenizer_json(bare, content):
   assert isinstance(opened, published.Published)
   assert ids(opened) == theirs(folder)
   assert ids(opened, ['Time']) == ids(opened, ['time'])
-
-
-TOLD = {'[E1]': 900, 'xyzzy': 901}  # added tokens: a marker, and a word
-ADDED = {str(i): dict(content=x, special=x == '[E1]') for x, i in TOLD.items()}
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ SECTIONS = {
   'identity': made(normalization='identity', **RAW),
   'folded': made(normalization='nmt_nfkc_cf', collapse_blanks=False, **CASED),
 }
+SIZE = 'has 1200 pieces, the config has 30000: set --config.tokenizer.vocab_size=1200'
 
 
 @functools.cache
@@ -321,9 +322,6 @@ def test_a_text_that_gives_no_model_is_one_sentence():
   ):
     with pytest.raises(errors.UserError, match=words):
       train(parts.sentencepiece(**size), texts)
-
-
-SIZE = 'has 1200 pieces, the config has 30000: set --config.tokenizer.vocab_size=1200'
 
 
 @needs_data

@@ -40,6 +40,8 @@ CLASSES = {
   **dict.fromkeys(('electra', 'deberta', 'deberta v2'), 'gelu'),
   'modern': 'transform',
 }
+NO_DROPOUT = dict(input_dropout=0.0, dropout=0.0)
+TAGGED, TAG_TASK = dict(labels=TAGS, dropout=0.0), hf_heads.Task(None, TAGS)
 
 
 # Losses in torch, of logits and the tensors of a batch.
@@ -110,10 +112,6 @@ class Kind(NamedTuple):
   loss: Callable
   fields: dict = {}
   task: hf_heads.Task = hf_heads.Task(None, ())
-
-
-NO_DROPOUT = dict(input_dropout=0.0, dropout=0.0)
-TAGGED, TAG_TASK = dict(labels=TAGS, dropout=0.0), hf_heads.Task(None, TAGS)
 
 
 def _of_rows(name, loss, labels=LABELS):
