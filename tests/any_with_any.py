@@ -29,9 +29,8 @@ NAMES = {axis: tuple(parts.SECTIONS[axis]) for axis in AXES}
 
 VOCAB, ROWS, LENGTH, REUSED, STEPS = 32, 4, 20, 10, 3
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
-SMALL = dict(
-  num_layers=1, hidden_size=8, num_heads=2, intermediate_size=8, dropout=0.0, attention_dropout=0.0
-)
+SMALL = dict(num_layers=1, hidden_size=8, num_heads=2, intermediate_size=8)
+SMALL |= dict(dropout=0.0, attention_dropout=0.0)
 PREDICTIONS = 3  # per row, so that batches have the same shapes; `in_order` predicts all tokens
 CHANGES = {
   'permutation': dict(num_predictions=PREDICTIONS, block=REUSED, context=3),

@@ -378,10 +378,9 @@ def _check_preconditions(found, query, reads=False):
   """Raises what the store answers if an object is not as the request demands. Generation 0 is that
   of an object that is not there.
   """
-  now = {
-    'Generation': found.generation if found else 0,
-    'Metageneration': found.metageneration if found else 0,
-  }
+  now = dict(Generation=0, Metageneration=0)
+  if found:
+    now = dict(Generation=found.generation, Metageneration=found.metageneration)
   for key, value in now.items():
     if (asked := query.get(f'if{key}Match')) is not None and int(asked) != value:
       raise _Refused(412, 'conditionNotMet')

@@ -69,9 +69,8 @@ def objective(kind, ops=operations.PLAIN, **changes):
 def perturbed(params, seed=0, scale=0.1):
   """Every leaf with noise added: biases are no longer 0, and swapped ones show."""
   rng = np.random.default_rng(seed)
-  return jax.tree.map(
-    lambda x: np.asarray(x) + rng.normal(0, scale, x.shape).astype(np.float32), params
-  )
+  noise = lambda x: rng.normal(0, scale, x.shape).astype(np.float32)
+  return jax.tree.map(lambda x: np.asarray(x) + noise(x), params)
 
 
 def parameters(objective, seed=0, scale=0.1):
@@ -99,9 +98,8 @@ def without_first_norm(params):
 
 def state(objective, tx, params, rows):
   """The state before the first step, with these parameters."""
-  return jax.jit(
-    lambda params: steps.init(objective._replace(init=lambda key: params), tx, 0, rows)
-  )(params)
+  made = lambda params: objective._replace(init=lambda key: params)
+  return jax.jit(lambda params: steps.init(made(params), tx, 0, rows))(params)
 
 
 def save(workdir, params, step):

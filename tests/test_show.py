@@ -244,9 +244,8 @@ def test_stats_of_every_masking_stand_beside_what_the_config_says(corpus, name):
 
 
 def test_a_row_read_from_the_right_is_printed_from_the_left(corpus):
-  config = _with(
-    parts.permutation(num_predictions=10, block=32), parts.memory_segments(reuse_length=32)
-  )
+  lanes = parts.memory_segments(reuse_length=32)
+  config = _with(parts.permutation(num_predictions=10, block=32), lanes)
   text = _show(corpus, config, rows=2)
   heading, right = text.split('row 1:')[1].split('\n')[:2]
   assert heading.startswith(' 64 tokens, 10 to predict, ')

@@ -48,10 +48,8 @@ class Deberta:
     """Layer `number` with keys and values of h, and queries and residual connection of z."""
     e, at = self.e, 'encoder/layers/attention'
     heads = lambda x: x.reshape(*x.shape[:-1], e.num_heads, -1)
-    q, k, v = (
-      heads(self.dense(x, f'{at}/{name}', number))
-      for x, name in ((z, 'query'), (h, 'key'), (h, 'value'))
-    )
+    given = (z, 'query'), (h, 'key'), (h, 'value')
+    q, k, v = (heads(self.dense(x, f'{at}/{name}', number)) for x, name in given)
     table = self.p['encoder/relative/embedding']
     if e.norm_relative:
       table = self.norm(table, 'encoder/relative_norm')

@@ -41,26 +41,16 @@ def toy(dropout=0.1, with_carry=False):
   def init(key):
     a, b, c = jax.random.split(key, 3)
     draw = lambda key, *shape: 0.3 * jax.random.normal(key, shape)
-    return {
-      'encoder': {
-        'embeddings': {
-          'word': {'embedding': draw(a, VOCAB, WIDTH)},
-          'norm': {'scale': jnp.ones(WIDTH)},
-        },
-        'layers': {
-          'feed_forward': {
-            'in': {'kernel': draw(b, 2, WIDTH, WIDTH), 'bias': jnp.zeros((2, WIDTH))}
-          }
-        },
-      },
-      'pair_head': {'classifier': {'kernel': draw(c, WIDTH, 2), 'bias': jnp.zeros(2)}},
-    }
+    words = {'embedding': draw(a, VOCAB, WIDTH)}
+    dense = {'kernel': draw(b, 2, WIDTH, WIDTH), 'bias': jnp.zeros((2, WIDTH))}
+    head = {'kernel': draw(c, WIDTH, 2), 'bias': jnp.zeros(2)}
+    embeddings = {'word': words, 'norm': {'scale': jnp.ones(WIDTH)}}
+    encoder = {'embeddings': embeddings, 'layers': {'feed_forward': {'in': dense}}}
+    return {'encoder': encoder, 'pair_head': {'classifier': head}}
 
   def normalizers(batch):
-    return {
-      'masked': batch['masked_weights'].sum(),
-      'pairs': jnp.float32(batch['pair_labels'].shape[0]),
-    }
+    pairs = jnp.float32(batch['pair_labels'].shape[0])
+    return {'masked': batch['masked_weights'].sum(), 'pairs': pairs}
 
   def loss(params, batch, normalizers, carry, key, train):
     words = params['encoder']['embeddings']['word']['embedding']
@@ -77,16 +67,12 @@ def toy(dropout=0.1, with_carry=False):
     nll = -jnp.take_along_axis(log_p, batch['masked_targets'], axis=1)
     masked = jnp.sum(nll * batch['masked_weights'])
     head = params['pair_head']['classifier']
-    pair = -jnp.take_along_axis(
-      jax.nn.log_softmax(x @ head['kernel'] + head['bias']), batch['pair_labels'][:, None], axis=1
-    ).sum()
-    value = masked / objective.at_least_one(normalizers['masked']) + pair / objective.at_least_one(
-      normalizers['pairs']
-    )
-    return value, (
-      jax.lax.stop_gradient(carry),
-      {'masked': {'mlm_loss': masked}, 'pairs': {'pair_loss': pair}},
-    )
+    log_q, labels = jax.nn.log_softmax(x @ head['kernel'] + head['bias']), batch['pair_labels']
+    pair = -jnp.take_along_axis(log_q, labels[:, None], axis=1).sum()
+    value = masked / objective.at_least_one(normalizers['masked'])
+    value += pair / objective.at_least_one(normalizers['pairs'])
+    sums = {'masked': {'mlm_loss': masked}, 'pairs': {'pair_loss': pair}}
+    return value, (jax.lax.stop_gradient(carry), sums)
 
   carry = (lambda n: jnp.zeros((n, WIDTH))) if with_carry else (lambda n: ())
   reads = ('input_ids', 'masked_targets', 'masked_weights', 'pair_labels')
@@ -143,9 +129,8 @@ def phase_run(
 ):
   """A PhaseRun of toy batches. changes: of the optimizer's fields."""
   objective = objective or toy()
-  schedule = call_part(
-    schedules, 'linear_after_warmup', total, learning_rate=learning_rate, warmup=2
-  )
+  rates = dict(learning_rate=learning_rate, warmup=2)
+  schedule = call_part(schedules, 'linear_after_warmup', total, **rates)
   paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
   fields = dict(b2=0.999, no_decay=NO_DECAY, clip_norm=1.0)
   fields = found.fields('optimizer', optimizer, **{**fields, **changes})

@@ -54,9 +54,8 @@ def layout(rows, length, seed=0, long=0.4, direction=False, unknown=0.0):
   units[frame] = 0
   units[np.roll(frame, 1, 1)] &= word_marks.IN_PHRASE | word_marks.IN_ENTITY
   keys = np.stack(hashing.fold(hashing.new_key(seed), np.arange(len(rows))), -1)
-  features = dict(
-    input_ids=ids, token_type_ids=np.zeros_like(ids), segment_ids=pack, units=units.astype(np.int32)
-  )
+  features = dict(input_ids=ids, token_type_ids=np.zeros_like(ids), segment_ids=pack)
+  features['units'] = units.astype(np.int32)
   if direction:
     features['direction'] = draw.integers(0, 2, len(rows)).astype(np.int32)
   return features, keys

@@ -75,10 +75,8 @@ def run(encoder, params, *args, method=None, **kwargs):
 
 def rows(batch, numbers=slice(None), tokens=slice(None)):
   """Rows without predictions, with a key of the dropout that is common to all of them."""
-  return {
-    **{name: batch[name][numbers, tokens] for name in READ},
-    'common_key': np.array([3, 4], np.uint32),
-  }
+  features = {name: batch[name][numbers, tokens] for name in READ}
+  return features | {'common_key': np.array([3, 4], np.uint32)}
 
 
 def test_it_lacks_no_member_and_its_vectors_have_the_shape_and_the_type_that_are_promised(make):

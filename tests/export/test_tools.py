@@ -286,9 +286,8 @@ def euroeval(place):
     if place.family == 'eurobert' and name == 'QuestionAnswering':
       continue  # transformers has no such class
     labels = {i: f'label {i}' for i in range(2 if name == 'QuestionAnswering' else 7)}
-    given = dict(
-      num_labels=len(labels), id2label=labels, label2id={x: i for i, x in labels.items()}
-    )
+    names = {x: i for i, x in labels.items()}
+    given = dict(num_labels=len(labels), id2label=labels, label2id=names)
     config = transformers.AutoConfig.from_pretrained(place.directory, **given)
     model = place.load(f'AutoModelFor{name}', config=config)
     blank = any(x in type(model).__name__ for x in ('Roberta', 'GPT', 'Deberta'))

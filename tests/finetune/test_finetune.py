@@ -103,9 +103,8 @@ def test_weights_of_classes_are_balanced_by_train_and_frozen_layers_keep_their_b
   balanced = json.loads((best / 'config.json').read_text())['objective']['class_weights']
   assert len(balanced) == 2 and sum(1 / (2 * w) for w in balanced) == pytest.approx(1)
   assert '90 of 96 are taken' in uninterrupted[1]
-  before, after = (
-    weights.flatten(pretrained.open(x).params['encoder']) for x in (world / 'bert', best)
-  )
+  opened = (pretrained.open(x).params['encoder'] for x in (world / 'bert', best))
+  before, after = map(weights.flatten, opened)
   for path, x in after.items():
     y = before[path]
     if path.startswith('layers/'):

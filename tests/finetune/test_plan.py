@@ -20,9 +20,8 @@ WEIGHTS = types.SimpleNamespace(
   hf='BertForPreTraining',
   tokenizer_section={'name': 'wordpiece', 'vocab_size': 50},
 )
-TASK = types.SimpleNamespace(
-  splits={'train': range(96)}, labels=('a', 'b'), kind=kinds.BY_NAME['classification']
-)
+TASK = types.SimpleNamespace(splits={'train': range(96)}, labels=('a', 'b'))
+TASK.kind = kinds.BY_NAME['classification']
 RATE = 'schedule.learning_rate'
 
 
@@ -77,9 +76,8 @@ def test_a_mistake_of_a_plan_is_one_sentence_that_names_the_field(changes, words
 def test_every_run_of_a_grid_has_its_own_values_and_folder():
   made = runs(config(grid=((RATE, (1e-5, 3e-5)), ('batch_size', (8, 16))), seeds=(0, 1)))
   assert len({str(run.folder) for run in made}) == len(made) == 8
-  found = {
-    (r.experiment.schedule.learning_rate, r.experiment.batch_size, r.experiment.seed) for r in made
-  }
+  own = [run.experiment for run in made]
+  found = {(x.schedule.learning_rate, x.batch_size, x.seed) for x in own}
   assert len(found) == 8
   assert {(r.experiment.batch_size, r.experiment.phases[0][0]) for r in made} == {(8, 36), (16, 18)}
 
@@ -117,10 +115,8 @@ def test_a_fine_tuning_may_set_no_field_of_the_encoder():
 
 
 def results(*scores, point=()):
-  return [
-    {'init': 'W', 'point': point, 'score': x, 'scores': {'dev': {'accuracy': x, 'f1': x}}}
-    for x in scores
-  ]
+  dev = lambda x: {'dev': {'accuracy': x, 'f1': x}}
+  return [{'init': 'W', 'point': point, 'score': x, 'scores': dev(x)} for x in scores]
 
 
 def test_a_run_that_diverged_is_below_all_others_and_no_number_of_the_table():

@@ -15,6 +15,8 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.pretrained import initial_weights
 from tests.hf import directories
+from tests.hf.directories import changed
+from tests.hf.directories import with_fields
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
 torch = pytest.importorskip('torch', reason='parity needs torch')
@@ -27,7 +29,7 @@ ELECTRA = dict(embedding_size=16, activation='gelu')
 DEBERTA = {**small.DISENTANGLED, 'activation': 'gelu', 'norm_eps': 1e-7}
 DEBERTA_V1 = dict(DEBERTA, buckets=0, norm_relative=False, shared_projections=False, key_bias=False)
 PAIR = {**DEBERTA, 'width': 1.0, 'depth': 0.34, 'shared': 'added', 'head': 'token_and_row'}
-LAYER = 'deberta.encoder.layer'
+LAYER, PERIOD = 'deberta.encoder.layer', ['full_attention', 'sliding_attention']
 CONVOLUTION = 'deberta.encoder.conv.conv.weight'
 
 
@@ -197,9 +199,8 @@ def test_a_written_directory_is_read_back_bit_for_bit(tmp_path, case):
     *(['global_every', 'window'] if case == 'modern without windows' else []),
   ]
   assert set(differing) <= set(lacks)
-  assert [line.split()[1] for line in lines if line.startswith('differs')] == [
-    f'encoder.{k}' for k in differing
-  ]
+  told = [line.split()[1] for line in lines if line.startswith('differs')]
+  assert told == [f'encoder.{k}' for k in differing]
   zeros = ['ignored: encoder/layers/attention/key/bias'] if 'key_bias' in differing else []
   assert [line for line in lines if line.startswith(('fresh', 'ignored'))] == zeros
 
@@ -324,21 +325,13 @@ def _swapped_terms(tensors, config):
   [
     ('deberta of both terms', _each_apart),
     ('deberta of both terms', _swapped_terms),
-    ('deberta v2 of both terms', directories.with_fields(norm_rel_ebd='none')),
-    ('deberta v2 of both terms', directories.with_fields(pos_att_type=['c2p'])),
-    (
-      'deberta v2 with a convolution',
-      directories.changed(lambda x: x.transpose(1, 0, 2), CONVOLUTION),
-    ),
-    ('deberta v2 with a convolution', directories.changed(lambda x: x[..., ::-1], CONVOLUTION)),
-    ('deberta v3 discriminator', directories.changed(np.zeros_like, 'mask_predictions.dense.bias')),
-    ('modern as it is', directories.with_fields(local_attention=8)),
-    (
-      'modern as it is',
-      directories.with_fields(
-        layer_types=[*['full_attention', 'sliding_attention'] * 2, 'full_attention']
-      ),
-    ),
+    ('deberta v2 of both terms', with_fields(norm_rel_ebd='none')),
+    ('deberta v2 of both terms', with_fields(pos_att_type=['c2p'])),
+    ('deberta v2 with a convolution', changed(lambda x: x.transpose(1, 0, 2), CONVOLUTION)),
+    ('deberta v2 with a convolution', changed(lambda x: x[..., ::-1], CONVOLUTION)),
+    ('deberta v3 discriminator', changed(np.zeros_like, 'mask_predictions.dense.bias')),
+    ('modern as it is', with_fields(local_attention=8)),
+    ('modern as it is', with_fields(layer_types=[*PERIOD, *PERIOD, 'full_attention'])),
   ],
 )
 def test_a_planted_mistake_is_seen_in_the_logits(tmp_path, case, plant):

@@ -121,9 +121,8 @@ def batches(encoder, pad, head=task_heads.ROW):
   on the left, short ones.
   """
   for length in (40, 7) if head == task_heads.ROW and encoder.padding_side == 'left' else (40,):
-    made = verify.random_batch(
-      small.VOCAB, length, encoder.type_vocab_size, pad, padding=encoder.padding_side
-    )
+    types = encoder.type_vocab_size
+    made = verify.random_batch(small.VOCAB, length, types, pad, padding=encoder.padding_side)
     at = 0 if encoder.padding_side == 'left' else -1
     assert made['segment_ids'][:, at].min() == 0 and made['segment_ids'][:, ~at].min() == 1
     made = verify.with_single_texts(made)

@@ -77,9 +77,8 @@ def export(folder, target, model_type, segments):
 def test_ids_of_a_nasty_list_are_equal_after_reloading(trained, tmp_path, model_type, segments):
   tokenizer, folder = trained
   export(folder, tmp_path, model_type, segments)
-  rows = verify.compare_tokens(
-    tmp_path, tokenizer.encode_as_transformers, tokenizer.special, SHAPES[model_type]
-  )
+  encode, shape = tokenizer.encode_as_transformers, SHAPES[model_type]
+  rows = verify.compare_tokens(tmp_path, encode, tokenizer.special, shape)
   assert all(r.holds for r in rows), verify.table(rows)
   reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
   assert reloaded.model_max_length == 64

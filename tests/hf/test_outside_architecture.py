@@ -192,9 +192,8 @@ def test_a_tensor_that_transformers_does_not_take_fails(tmp_path):
 def test_several_parameters_are_one_tensor_and_a_layer_may_lack_it():
   depth, params, sizes = 3, params_of(), SIZES
   tensors = architecture.to_hf(WITH_BIASES, params, sizes)
-  assert {k for k in tensors if 'attn_norm' in k} == {
-    f'model.layers.{i}.attn_norm.weight' for i in range(1, depth)
-  }
+  norms = {f'model.layers.{i}.attn_norm.weight' for i in range(1, depth)}
+  assert {k for k in tensors if 'attn_norm' in k} == norms
   assert tensors['model.layers.0.attn.Wqkv.weight'].shape == (72, 24)
   key, kernel = 'encoder/layers/attention/key', tensors['model.layers.0.attn.Wqkv.weight']
   assert np.array_equal(kernel[24:48].T, params[f'{key}/kernel'][0].reshape(24, 24))

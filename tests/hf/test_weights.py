@@ -78,9 +78,8 @@ def test_tied_copies_are_ignored_and_an_untied_decoder_is_reported(written, para
 
 def test_half_precision_files_become_float32_and_quantized_ones_are_refused(written, params):
   path, tensors = written
-  save = lambda dtype: weights.save(
-    path / 'model.safetensors', {k: v.astype(dtype) for k, v in tensors.items()}
-  )
+  as_type = lambda dtype: {k: v.astype(dtype) for k, v in tensors.items()}
+  save = lambda dtype: weights.save(path / 'model.safetensors', as_type(dtype))
   for dtype in (np.float16, ml_dtypes.bfloat16):
     save(dtype)
     loaded, _ = read(path)

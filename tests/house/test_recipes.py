@@ -176,11 +176,8 @@ def test_the_optimizers_are_those_of_the_releases():
     assert adam(config(name, 'mnli')) == ('adamw_uncorrected', 0.999, 1e-6, 0.01, 1.0)
     assert config(name, 'mnli').optimizer.no_decay == (r'norm/', r'bias$')
   assert adam(config('roberta', 'mnli'))[:2] == ('adamw', 0.98)
-  for *recipe, decay in (
-    ('roberta', 'mnli', 0.1),
-    ('ernie', 'lcqmc', 0.0),
-    ('roberta_release', 'race', 0.01),
-  ):
+  decays = ('roberta', 'mnli', 0.1), ('ernie', 'lcqmc', 0.0), ('roberta_release', 'race', 0.01)
+  for *recipe, decay in decays:
     assert config(*recipe).optimizer.weight_decay == decay
 
 

@@ -55,9 +55,8 @@ def test_plain_and_fused_attention_equal_the_definition_in_value_and_gradients(n
 def test_a_query_that_sees_no_key_gets_zero_and_sends_no_gradient():
   qkv, weight, packs, _ = attended.inputs(2, 40, 2, 16)
   packs = packs.at[:, 7].set(9)
-  visible = plain.Visibility(
-    packs, packs, None, jnp.zeros((2, 40), jnp.int32), (packs == 9).astype(jnp.int32)
-  )
+  order = jnp.zeros((2, 40), jnp.int32), (packs == 9).astype(jnp.int32)
+  visible = plain.Visibility(packs, packs, None, *order)
   for attend in (plain.attend, fused_attend):
     out, dq, *others = value_and_gradients(attend, qkv, weight, visible)
     assert not out[:, 7].any() and out[:, 6].all()

@@ -204,10 +204,8 @@ def test_each_block_draws_its_own_dropout(layers, groups, inner):
     return x * 2 + row_keys.keep(turn.keys_B2, 0.5, (1, 1))[:, 0, 0], None
 
   plan = stack.Plan(layers, stack.SHARING['all'], groups, inner)
-  params, keys_B2 = (
-    {'w': jnp.zeros((groups * inner, 1))},
-    row_keys.batch_keys(jax.random.key(0), 64),
-  )
+  params = {'w': jnp.zeros((groups * inner, 1))}
+  keys_B2 = row_keys.batch_keys(jax.random.key(0), 64)
   draws, _ = stack.scan(apply, params, jnp.zeros(64, jnp.int32), keys_B2, plan)
   bits = np.asarray(draws)[:, None] >> np.arange(8) & 1
   assert 0.4 < bits.mean() < 0.6 and np.abs(np.corrcoef(bits.T) - np.eye(8)).max() < 0.5

@@ -108,9 +108,8 @@ def test_a_row_that_resets_is_as_with_the_first_memory_and_no_other_is(learned):
   of = lambda p, batch, memory: networks.predictions(encoder, p, batch, None, memory=memory)
   predict = functools.partial(jax.jit(of), params['encoder'])
   resets = {**batch, 'resets': np.array([0, 1, 0, 1], np.int32)}
-  mixed, kept, cold = (
-    predict(*of) for of in ((resets, memory), (batch, memory), (batch, objective.carry(4)))
-  )
+  given = (resets, memory), (batch, memory), (batch, objective.carry(4))
+  mixed, kept, cold = (predict(*of) for of in given)
   for row, same, other in ((0, kept, cold), (1, cold, kept), (2, kept, cold), (3, cold, kept)):
     assert small.worst(mixed.states_BPD[row], same.states_BPD[row]) < 1e-6
     assert small.worst(mixed.memory[row], same.memory[row]) < 1e-6

@@ -100,10 +100,8 @@ def test_all_rows_from_left_to_right_are_causal_lm_whose_parameters_are_those_of
   params = small.parameters(whole)
   one, two = (small.evaluate(objective, params, batch)[0][0] for objective in (whole, mixed))
   assert one == two
-  shapes = [
-    jax.eval_shape(made(kind, 'disentangled').init, jax.random.key(0))
-    for kind in ('causal_lm', 'mlm')
-  ]
+  init = lambda kind: made(kind, 'disentangled').init
+  shapes = [jax.eval_shape(init(kind), jax.random.key(0)) for kind in ('causal_lm', 'mlm')]
   assert shapes[0] == shapes[1]
 
 

@@ -170,10 +170,8 @@ def test_each_option_has_a_draw_of_dropout_of_its_own_and_none_without_a_key():
   @jax.jit
   def both(params, key):
     hidden = networks.encode(encoder, params['encoder'], head_table.rows_of_options(same), None)
-    return [
-      head_table.choice('tanh', 0.5).logits(encoder, params, hidden, same, key)
-      for key in (key, None)
-    ]
+    head = head_table.choice('tanh', 0.5)
+    return [head.logits(encoder, params, hidden, same, key) for key in (key, None)]
 
   drawn, plain = map(np.asarray, both(params, jax.random.key(0)))
   assert len(np.unique(drawn.round(5))) == ROWS * OPTIONS

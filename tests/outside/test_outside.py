@@ -134,10 +134,8 @@ def test_a_directory_that_the_encoder_cannot_express_is_refused(tmp_path):
     weights.load(tmp_path, config('roformer').hf)
 
 
-MADE = {
-  'mlm': objectives.BY_NAME['mlm'],
-  'kept': functools.partial(kept_or_random.kept_or_random, mask_id=4),
-}
+KEPT_OR_RANDOM = functools.partial(kept_or_random.kept_or_random, mask_id=4)
+MADE = {'mlm': objectives.BY_NAME['mlm'], 'kept': KEPT_OR_RANDOM}
 
 
 def losses(name, mesh, objective):

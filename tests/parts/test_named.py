@@ -106,9 +106,8 @@ def text():
 
 
 def rows(config):
-  return pipeline.build(
-    text(), format=config.format, masking=config.masking, length=16, batch_size=8, seed=0
-  )
+  how = dict(length=16, batch_size=8, seed=0)
+  return pipeline.build(text(), format=config.format, masking=config.masking, **how)
 
 
 def test_a_config_names_parts_from_outside_whose_own_defaults_apply():

@@ -98,9 +98,8 @@ def test_a_run_on_two_corpora_tells_epochs_and_held_out_losses_of_each(world, wh
     nats = sum(loss * text['tokens'] for loss, text in zip(ours, texts))
     bits = nats / sum(text['bytes'] for text in texts) / math.log(2)
     assert row['held_out_bits_per_byte'] == pytest.approx(bits)
-  assert re.search(
-    r'held out: masked-token loss .*, large masked-token loss \d.*, small masked', said
-  )
+  words = r'held out: masked-token loss .*, large masked-token loss \d.*, small masked'
+  assert re.search(words, said)
   record = json.loads((workdir / 'corpus.json').read_text())
   assert list(record['corpora']) == ['large', 'small'] and record['hash'] not in record['corpora']
 

@@ -17,13 +17,10 @@ from tests.pretrain import runs
 from tests.pretrain.runs import BORDER
 from tests.pretrain.runs import STEPS
 
-ELECTRA = dict(
-  objective=parts.replaced_token(width=0.5), encoder__activation='gelu', hf='ElectraForPreTraining'
-)
-STAGES = (
-  {'length': 32, 'objective': parts.generator_mlm()},
-  {'objective': parts.replaced_token_frozen()},
-)
+ELECTRA = dict(objective=parts.replaced_token(width=0.5), hf='ElectraForPreTraining')
+ELECTRA['encoder__activation'] = 'gelu'
+FROZEN = {'objective': parts.replaced_token_frozen()}
+STAGES = {'length': 32, 'objective': parts.generator_mlm()}, FROZEN
 TWO_STAGES = dict(
   phases=((BORDER, STAGES[0]), (STEPS - BORDER, STAGES[1])),
   objective=parts.generator_mlm(),

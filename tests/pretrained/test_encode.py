@@ -52,9 +52,8 @@ def test_tokens_come_with_the_rows_of_each_line_and_their_characters(
 ):
   monkeypatch.setattr(loading, '_CHUNK', 1)
   run, _ = places(family)
-  encode.encode(
-    str(run), text(tmp_path), str(tmp_path / 'v.npy'), pooling='tokens', batch_size=2, length=32
-  )
+  how = dict(pooling='tokens', batch_size=2, length=32)
+  encode.encode(str(run), text(tmp_path), str(tmp_path / 'v.npy'), **how)
   names = ['text.txt', 'v.npy', 'v.rows.npy', 'v.tokens.npy']
   assert sorted(p.name for p in tmp_path.iterdir()) == names
   vectors, rows, tokens = (np.load(tmp_path / name) for name in names[1:])

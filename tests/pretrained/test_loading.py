@@ -311,7 +311,6 @@ def test_vectors_are_those_of_transformers(places, family):
   for address in (str(run), f'hf:{directory}'):
     model = bertzoo_jax.load(address)
     np.testing.assert_allclose(model.encode(TEXTS, max_length=32), wanted, atol=1e-5)
-    for x, real, theirs in zip(
-      model.encode(TEXTS, 'none', max_length=32), inputs['attention_mask'].bool(), hidden
-    ):
-      np.testing.assert_allclose(x, theirs[real].numpy(), atol=2e-5)
+    real = inputs['attention_mask'].bool()
+    for x, own, theirs in zip(model.encode(TEXTS, 'none', max_length=32), real, hidden):
+      np.testing.assert_allclose(x, theirs[own].numpy(), atol=2e-5)

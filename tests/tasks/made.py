@@ -12,9 +12,8 @@ from bertzoo_jax.tasks.reading import sources
 from configs.tasks import own
 from tests.found import call_part
 
-SHAPE = types.SimpleNamespace(
-  single='cls:0 A:0 sep:0', pair='cls:0 A:0 sep:0 B:{} sep:{}', padding='right'
-)
+SHAPE = types.SimpleNamespace(single='cls:0 A:0 sep:0', padding='right')
+SHAPE.pair = 'cls:0 A:0 sep:0 B:{} sep:{}'
 
 
 class Characters:

@@ -91,9 +91,8 @@ def test_segments_that_the_encoder_lacks_become_0(segments, shape, wanted):
 def test_a_task_has_rows_of_its_encoders_frame(tmp_path):
   made.write(tmp_path, train_tsv='text_a\ttext_b\tlabel\nab\tc\tx\n\td\ty\nabcdefghijkl\tc\ty\n')
   shape = types.SimpleNamespace(single=LAST[0], pair=LAST[1], padding='left')
-  task = made.opened(
-    tmp_path, 'pairs', dict(train='train.tsv', dev='train.tsv'), shape=shape, length=10
-  )
+  files = dict(train='train.tsv', dev='train.tsv')
+  task = made.opened(tmp_path, 'pairs', files, shape=shape, length=10)
   a = 10 + ord('a')
   train = task.splits['train']
   assert train.row(0).tolist() == [a, a + 1, 3, a + 2, 3, 2]

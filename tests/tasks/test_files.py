@@ -155,9 +155,8 @@ def test_a_file_that_is_not_there_is_named_and_optional_ones_are_noted(tmp_path)
   assert 'train.tsv does not exist' in tasks.located(config, str(tmp_path))[1]
   made.write(tmp_path, train_tsv=TSV)
   assert tasks.located(config, str(tmp_path)) == (str(tmp_path), '')
-  assert read(tmp_path, dev='x/dev.tsv|dev.tsv?').notes == (
-    f'dev: none of its files is in {tmp_path}.',
-  )
+  notes = read(tmp_path, dev='x/dev.tsv|dev.tsv?').notes
+  assert notes == (f'dev: none of its files is in {tmp_path}.',)
   assert pairs(read(tmp_path, name='x/train.tsv|train.tsv').splits['train']) == ROWS
   assert pairs(read('', name=str(tmp_path / 'train.tsv')).splits['train']) == ROWS
   (tmp_path / 'a|b.tsv').write_text(TSV)

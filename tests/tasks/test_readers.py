@@ -21,9 +21,8 @@ def lines(*rows):
 
 
 def of_json(*values, key='label'):
-  return lines(
-    *(json.dumps({'text': f't {i}', 'label': 'x', key: v}) for i, v in enumerate(values))
-  )
+  rows = ({'text': f't {i}', 'label': 'x', key: v} for i, v in enumerate(values))
+  return lines(*map(json.dumps, rows))
 
 
 def of_parquet(about=None, **columns):
@@ -38,9 +37,8 @@ def of_datasets(names, *labels):
   features = {'label': label, 'ner_tags': {'feature': label, '_type': 'Sequence'}}
   about = {'huggingface': json.dumps({'info': {'features': features}})}
   words = [f't {i}' for i in range(len(labels))]
-  return of_parquet(
-    about, text=words, label=labels, tokens=[[w] for w in words], ner_tags=[[i] for i in labels]
-  )
+  tags = dict(tokens=[[w] for w in words], ner_tags=[[i] for i in labels])
+  return of_parquet(about, text=words, label=labels, **tags)
 
 
 def opened(folder, name, content, argument='classify', **source):
@@ -170,9 +168,8 @@ def test_a_type_may_end_as_a_prefix_does(tmp_path):
 
 
 def test_classes_have_the_names_that_a_parquet_file_gives_them(tmp_path):
-  of = lambda argument, names, *labels: opened(
-    tmp_path, 'train.parquet', of_datasets(names, *labels), argument
-  )
+  file = tmp_path, 'train.parquet'
+  of = lambda argument, names, *labels: opened(*file, of_datasets(names, *labels), argument)
   assert of('classify', ['no', 'yes'], 0, 1, 1).labels == ('no', 'yes')
   assert of('classify', ['same', 'neutral', 'against'], 2, 0).labels == ('against', 'same')
   assert of('tag', ['O', 'B-PER'], 0, 1).labels == ('O', 'B-PER', 'I-PER')

@@ -141,20 +141,12 @@ def wanted(name, *where):
 @pytest.mark.parametrize('kind, what', [('jsonl', 'line'), ('parquet', 'row')])
 def test_filters_keep_the_records_that_have_the_values(tmp_path, kind, what):
   file = made.write_rows(tmp_path / 'a', kind, ROWS)
-  one, two, four, without = (
-    ['eins'],
-    ['üks', 'teine'],
-    ['kaks'],
-    f"{what} without a text under 'text'",
-  )
+  one, two, four = ['eins'], ['üks', 'teine'], ['kaks']
+  without, other = f"{what} without a text under 'text'", 'record whose {} is not {}'.format
   for where, documents, dropped in (
     ([], [one, two, four], {without: 1, 'empty document': 1}),
-    (
-      [('lang', 'et'), ('n', '2')],
-      [two, four],
-      {'record whose lang is not et': 2, 'record whose n is not 2': 1},
-    ),
-    ([('meta.site', 'b')], [two], {without: 1, 'record whose meta.site is not b': 3}),
+    ([('lang', 'et'), ('n', '2')], [two, four], {other('lang', 'et'): 2, other('n', 2): 1}),
+    ([('meta.site', 'b')], [two], {without: 1, other('meta.site', 'b'): 3}),
   ):
     assert wanted(file, *where) == (documents, dropped)
   assert wanted(file, ('lang', 'de'), ('lang', 'fi'))[0] == [one]  # either

@@ -21,12 +21,8 @@ from tests.tokenizers.test_tokenizers import train
 
 MORE = ['half ｶﾞ ﾊﾟ', '\u1100\u1161\u11a8 jamo', 'Tất cả mọi người', '▁ a▁b ▁', '\ufefb\u064e']
 MORE += [unicodedata.normalize('NFD', 'Tất cả mọi người'), '～ 〜 ~', 'ΟΔΟΣ ΣΑΣ', "``so'' he said"]
-MORE += [
-  '1,000,000 and 12, 3,4',
-  '. . . ... "..."',
-  '\u3000\u2003\u202f wide',
-  'lines \n between \n',
-]
+MORE += ['1,000,000 and 12, 3,4', '. . . ... "..."', '\u3000\u2003\u202f wide']
+MORE += ['lines \n between \n']
 CASED = dict(lowercase=False, strip_accents=False)
 UNLIKE = ['\u1e9b\u0323']  # marks that NFKC sorts: see the test of the gap
 TEXTS = [t for t in NASTY + MORE if t not in UNLIKE]
@@ -90,9 +86,8 @@ def differing(tokenizer, texts, spelling=(), ties=False):
   texts = [t for t in texts if not any(p in unicodedata.normalize('NFKC', t) for p in spelling)]
   split = section['digit_commas'] == 'split'
   theirs = [released(model, cleaned(t, section), split) for t in texts]
-  return [
-    t for t, a, b in zip(texts, tokenizer.encode(texts), theirs) if kept(a.tolist()) != kept(b)
-  ]
+  pairs = zip(texts, tokenizer.encode(texts), theirs)
+  return [t for t, a, b in pairs if kept(a.tolist()) != kept(b)]
 
 
 def test_ids_of_real_and_of_nasty_text_are_those_of_the_library(ours):
@@ -141,9 +136,8 @@ def test_symbols_of_several_characters_win_as_in_the_library():
 def of_library(texts, **fields):
   """The file of a model that the library trains."""
   out = io.BytesIO()
-  library.SentencePieceTrainer.train(
-    sentence_iterator=iter(texts), model_writer=out, minloglevel=4, **fields
-  )
+  how = dict(model_writer=out, minloglevel=4, **fields)
+  library.SentencePieceTrainer.train(sentence_iterator=iter(texts), **how)
   return out.getvalue()
 
 

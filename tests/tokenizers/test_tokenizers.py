@@ -46,9 +46,7 @@ NASTY = [
   '\u1e9b\u0323',
 ]
 DATA = os.environ.get('BERTZOO_DATA')
-needs_data = pytest.mark.skipif(
-  not DATA, reason='BERTZOO_DATA does not name the folder of published vocabularies'
-)
+needs_data = pytest.mark.skipif(not DATA, reason='BERTZOO_DATA names no published vocabularies')
 
 
 def sample(pattern='[ft]*.txt', most=300_000):
@@ -118,11 +116,8 @@ def test_a_trained_byte_bpe_gives_the_ids_of_transformers(add_prefix_space):
 
 @needs_data
 def test_published_bert_vocabularies_give_the_ids_of_transformers():
-  for folder, size, cased in (
-    ('uncased', 30522, False),
-    ('cased', 28996, True),
-    ('zh', 21128, False),
-  ):
+  published = ('uncased', 30522, False), ('cased', 28996, True), ('zh', 21128, False)
+  for folder, size, cased in published:
     section = parts.wordpiece(vocab_size=size, lowercase=not cased, strip_accents=not cased)
     ours = tokenizers.load(f'{DATA}/vocab/bert_{folder}', section.to_dict())
     same_ids(ours, as_bert(ours))

@@ -124,9 +124,7 @@ KINDS = {
   'classification': _of_rows('classification', classes_loss),
   'regression': _of_rows('regression', number_loss, ()),
   'multilabel': _of_rows('multilabel', labels_loss),
-  'tagging': Kind(
-    'tagging', hf_heads.TAG, read_logits, tags_loss, TAGGED, hf_heads.Task(None, TAGS)
-  ),
+  'tagging': Kind('tagging', hf_heads.TAG, read_logits, tags_loss, TAGGED, TAG_TASK),
   'choice': Kind('choice', hf_heads.CHOICE, read_options, classes_loss, NO_DROPOUT),
   'span': Kind('span', hf_heads.SPAN, read_span, span_loss),
 }
