@@ -47,10 +47,7 @@ from bertzoo_jax.text import records
 from bertzoo_jax.words.similar import vector_files
 from configs.tasks import own
 from tests import commands
-from tests.house.strangers import edit
-from tests.house.strangers import link
-from tests.house.strangers import restored
-from tests.house.strangers import rewrite
+from tests.house import strangers
 from tests.refused import refused
 from tests.tasks import made
 
@@ -153,8 +150,8 @@ WRONG_FIELDS += [('encoder__hidden_size', 'text'), ('length', None), ('hf', [])]
 def spoiled(file, changes, read, words=''):
   """Asserts that each of the changes of a file of JSON is refused by who reads it."""
   for fields in changes:
-    with restored(file):
-      edit(file, **fields)
+    with strangers.restored(file):
+      strangers.edit(file, **fields)
       refused(words, read)
 
 
@@ -163,20 +160,20 @@ def test_a_config_of_other_types_is_one_sentence(place):
   spoiled('run/config.json', ({field: value} for field, value in WRONG_FIELDS), read_run)
   pathlib.Path('run/config.json').write_text('{')  # then the checkpoint's counts
   for field, value in WRONG_FIELDS:
-    rewrite(STEP, 'run.json', json.dumps({'config': config}).encode())
-    edit(STEP / 'run.json', **{f'config__{field}': value})
-    rewrite(STEP, 'run.json', (STEP / 'run.json').read_bytes())
+    strangers.rewrite(STEP, 'run.json', json.dumps({'config': config}).encode())
+    strangers.edit(STEP / 'run.json', **{f'config__{field}': value})
+    strangers.rewrite(STEP, 'run.json', (STEP / 'run.json').read_bytes())
     refused('', read_run)
 
 
 def test_metadata_of_a_checkpoint_of_any_form_is_one_sentence(place):
   for name in ('params/_METADATA', 'run.json', 'sha256.json'):
     for text in (DEEP, '{"a":' * 100_000, '5', '{"tree_metadata": 5}'):
-      with restored(STEP / name, STEP / 'sha256.json'):
+      with strangers.restored(STEP / name, STEP / 'sha256.json'):
         if name == 'sha256.json':
           (STEP / name).write_text(text)
         else:
-          rewrite(STEP, name, text.encode())
+          strangers.rewrite(STEP, name, text.encode())
         if name != 'run.json':
           refused('', read_run)
           continue
@@ -234,7 +231,7 @@ def test_a_tokenizer_that_panics_is_one_sentence(place):
   added = ({'5': {'content': 7}}, {'5': {'content': 'a', 'lstrip': 'x'}})
   spoiled('hf/tokenizer_config.json', (dict(added_tokens_decoder=x) for x in added), read)
   padding = dict(strategy={'Fixed': 10**12}, pad_id=0, pad_type_id=0, pad_token='x')
-  edit('hf/tokenizer.json', padding=padding)
+  strangers.edit('hf/tokenizer.json', padding=padding)
   read()  # padding is not read
 
 
@@ -252,12 +249,12 @@ def test_a_vocabulary_of_huge_ids_takes_no_memory(place):
   added = json.loads(pathlib.Path('hf/tokenizer.json').read_text())['added_tokens']
   huge = [dict(model__vocab__zzz=number) for number in (2**31, 2**32 - 1)]
   spoiled('hf/tokenizer.json', huge, read_tokenizer, 'ids are read|tokenizer.json is not one')
-  with restored('hf/tokenizer.json'):
+  with strangers.restored('hf/tokenizer.json'):
     added = [*added, dict(added[0], content='zzz', id=2**31)]
-    edit('hf/tokenizer.json', added_tokens=added)
+    strangers.edit('hf/tokenizer.json', added_tokens=added)
     assert read_tokenizer().vocab_size < 1000  # the library numbers added tokens itself
   token = {str(2**31): {'content': 'zzz', 'special': True}}
-  edit('hf/tokenizer_config.json', added_tokens_decoder=token)
+  strangers.edit('hf/tokenizer_config.json', added_tokens_decoder=token)
   with contextlib.suppress(errors.UserError):
     assert read_tokenizer().vocab_size < 1000
 
@@ -451,10 +448,10 @@ PIPES = {file: read for read, names in PIPES.items() for file in names.split()}
 @pytest.mark.parametrize('file', PIPES)
 def test_a_pipe_or_a_device_is_refused_and_never_waited_for(place, file):
   why = 'is a pipe or a device|damaged|no file matches|leads out of'
-  link(file, '/dev/zero')
+  strangers.link(file, '/dev/zero')
   refused(why, PIPES[file])
   os.mkfifo('pipe')
-  link(file, 'pipe')
+  strangers.link(file, 'pipe')
   refused(why, PIPES[file])
   os.replace('pipe', file)
   refused(why, PIPES[file])

@@ -109,37 +109,12 @@ def reached(step):
 @pytest.mark.parametrize('trial', range(6))
 def test_kills_anywhere_leave_no_trace(world, untouched, tmp_path, trial):
   draw = random.Random(trial)
-  moments = [draw.choice([saving, reached])(draw.randrange(1, runs.STEPS)) for _ in range(3)]
+  # reached(0): while it starts
+  moments = [draw.choice([saving, reached])(draw.randrange(runs.STEPS)) for _ in range(6)]
   epoch_border = next(i for i, r in enumerate(metrics.read(untouched)) if r['epoch'] > 1)
-  borders = (
-    [reached(epoch_border)],
-    [saving(runs.BORDER)],
-    [saving(runs.BORDER + 1)],
-    [saving(runs.STEPS)],
-    [],
-    [],
-  )
-  moments += borders[trial]
+  borders = reached(epoch_border), *map(saving, (runs.BORDER, runs.BORDER + 1, runs.STEPS))
+  moments += borders[trial : trial + 1]
   check_resumes(world, untouched, tmp_path / 'run', *moments)
-
-
-@pytest.mark.slow
-def test_thirty_kills_of_one_run_leave_no_trace(world, untouched, tmp_path):
-  draw, workdir, kills, landed = random.Random(30), tmp_path / 'run', 0, 0
-  while kills < 30:
-    # one kill of five comes while it starts
-    starts, end = draw.random() < 0.2, time.monotonic() + draw.uniform(0.0, 10.0)
-    moment = draw.choice([saving(0), reached(runs.rows(workdir) + draw.randrange(1, 4))])
-    stop = (lambda _, end=end: time.monotonic() > end) if starts else moment
-    code, printed = runs.run_train(world, workdir, stop_when=stop)
-    assert code in (-signal.SIGKILL, 0), printed
-    kills, landed = kills + (code != 0), landed + (code != 0 and not starts)
-    if code == 0:
-      runs.check_same(workdir, untouched)
-      runs.cut(workdir, draw.randrange(1, runs.STEPS // 2))  # it resumes there
-  print(f'{landed} of {kills} kills came between the first row and the end, or in a save')
-  assert landed >= 15
-  check_resumes(world, untouched, workdir)
 
 
 def limited(tmp_path):
@@ -188,16 +163,13 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
 def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp_path, how):
   workdir = tmp_path / 'run'
   never = '--config.run.save_minutes=1000.0'
-  code, printed = runs.run_train(
-    world, workdir, never, stop_when=lambda w: runs.rows(w) >= 4, how=how
-  )
+  code, printed = runs.run_train(world, workdir, never, stop_when=reached(4), how=how)
   assert code == 0 and 'run the same command to resume' in printed, printed
   newest, last = step_folders.steps(workdir)[-1], metrics.read(workdir)[-1]['step']
   assert newest == last >= 4
   code, printed = runs.run_train(world, workdir, never)
-  assert code == 0 and (
-    newest == runs.STEPS or f'resuming from the checkpoint of step {newest}' in printed
-  ), printed
+  goes_on = f'resuming from the checkpoint of step {newest}' in printed
+  assert code == 0 and (newest == runs.STEPS or goes_on), printed
   runs.check_same(workdir, untouched)
 
 
@@ -251,9 +223,8 @@ def test_a_run_that_ended_before_its_first_save_begins_again_and_says_so(
 def test_other_science_at_resume_is_refused(world, untouched, tmp_path):
   words = r'schedule.learning_rate: 0.01 → 0.02\. Give the old values'
   runs.refused(world, untouched, {'schedule.learning_rate': 2e-2}, words)
-  runs.refused(
-    world, untouched, {'phases': ((runs.BORDER, {'length': 32}), (runs.STEPS, {}))}, 'phases'
-  )
+  longer = ((runs.BORDER, {'length': 32}), (runs.STEPS, {}))
+  runs.refused(world, untouched, {'phases': longer}, 'phases')
   workdir = tmp_path / 'run'
   shutil.copytree(untouched, workdir, ignore=shutil.ignore_patterns('checkpoints', 'attempts*'))
   (workdir / 'corpus.json').write_text(json.dumps({'hash': 'another'}))

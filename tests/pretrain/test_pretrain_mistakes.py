@@ -41,8 +41,6 @@ MISTAKES = [
   ({'encoder.max_positions': 32}, 'encoder.max_positions is 32'),
   ({'run.dtype': 'bfloat'}, "Did you mean 'bfloat16'"),
   ({'run.remat': 'half'}, 'remat'),
-  ({'run.on_nonfinite': 'pray'}, 'run.on_nonfinite'),
-  ({'run.log_every': 0}, 'run.log_every'),
   ({'batch_size': -8}, 'config.batch_size is -8: a whole number'),
   (HUGE, HUGE_WORDS + 'here has'),
   ({'schedule.warmup': 14}, 'schedule.warmup is 14 of 14'),
