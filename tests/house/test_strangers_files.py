@@ -7,11 +7,8 @@ import itertools
 import json
 import os
 import pathlib
-import re
-import shutil
 import signal
 import struct
-import subprocess
 import types
 
 import numpy as np
@@ -20,7 +17,6 @@ import pytest
 import small_corpora
 from pyarrow import parquet
 
-from bertzoo_jax import cli
 from bertzoo_jax import convert
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
@@ -31,7 +27,6 @@ from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.evaluate import pair_files
 from bertzoo_jax.finetune import work
-from bertzoo_jax.parts import ranges
 from bertzoo_jax.pretrained import predicting
 from bertzoo_jax.reproduce import page
 from bertzoo_jax.reproduce import plan
@@ -45,13 +40,10 @@ from bertzoo_jax.text import finding
 from bertzoo_jax.text import mediawiki
 from bertzoo_jax.text import records
 from bertzoo_jax.words.similar import vector_files
-from configs.tasks import own
-from tests import commands
 from tests.house import strangers
 from tests.refused import refused
 from tests.tasks import made
 
-PACKAGE = pathlib.Path(cli.__file__).parents[1]
 DEEP = '[' * 100_000
 
 
@@ -62,58 +54,6 @@ def nothing_hangs():
   signal.alarm(300)
   yield
   signal.alarm(0)
-
-
-@pytest.mark.skipif(not shutil.which('cc'), reason='no compiler')
-@pytest.mark.parametrize('name', ['', 'glibc-hwcaps/x86-64-v3'])
-def test_no_native_library_of_the_current_folder_is_loaded_with_torch(tmp_path, name):
-  """The loader looks for libcuda.so.1 in these folders of the current one, for cuSPARSELt."""
-  trace, folder = tmp_path / 'trace', tmp_path / 'here' / name
-  folder.mkdir(parents=True)
-  code = f'#include <fcntl.h>\n__attribute__((constructor)) void f() {{ creat("{trace}", 384); }}'
-  line = ['cc', '-shared', '-fPIC', '-x', 'c', '-', '-o', folder / 'libcuda.so.1']
-  subprocess.run(line, input=code.encode(), check=True)
-  program = 'from bertzoo_jax.common import trust; print(trust.torch().__name__)'
-  done = commands.run('-P', '-c', program, cwd=tmp_path / 'here')
-  assert done.stdout == 'torch\n' and not trace.exists()
-
-
-def test_nothing_imports_torch_elsewhere():
-  for path in sorted(PACKAGE.rglob('*.py')):
-    text = path.read_text()
-    assert not re.search(r'^ *(import|from) torch\b', text, re.M), path
-    for found in re.finditer(r'^ *(import|from) transformers\b', text, re.M):
-      assert text[: found.start()].endswith('trust.torch()\n'), path
-
-
-EVENTS = """
-import sys
-import numpy as np
-from bertzoo_jax import pretrain
-from bertzoo_jax.runs import metrics
-trackers = metrics.Trackers(sys.argv[1], 0, {}, tensorboard=True, wandb='')
-trackers.write({'step': 1, 'loss': 2.5})
-trackers.close()
-import tensorboardX
-writer = tensorboardX.SummaryWriter(sys.argv[1] + '/tensorboard', filename_suffix='.more')
-writer.add_text('words', 'a text', 2)
-writer.add_image('picture', np.full((3, 2, 4), 255, np.uint8), 3)
-writer.close()
-assert 'torch' not in sys.modules
-import torch
-import tensorflow as tf
-for file in sorted(tf.io.gfile.glob(sys.argv[1] + '/tensorboard/*')):
-  for event in tf.compat.v1.train.summary_iterator(file):
-    for value in event.summary.value:
-      shown = value.simple_value or value.image.width or value.tensor.string_val[0].decode()
-      print(event.step, value.tag, shown)
-"""
-
-
-def test_training_imports_no_torch_and_its_scalars_texts_and_pictures_are_readable(tmp_path):
-  done = commands.run('-c', EVENTS, str(tmp_path))
-  wished = ['1 loss 2.5', '2 words/text_summary a text', '3 picture 4']
-  assert done.stdout.splitlines() == wished, done.stderr
 
 
 read_hf, read_run = lambda: pretrained.open('hf:hf'), lambda: pretrained.open('run')
@@ -404,20 +344,6 @@ def test_a_pickle_of_any_tensors_is_one_sentence_or_read(tmp_path):
   ):
     torch.save(value, file)
     refused('', convert._read, file)
-
-
-FIELDS = [('source', 'text_a', 0), ('source', 'separator', None), ('source', 'where', 'x')]
-FIELDS += [('source', 'header', 'no'), ('name', ['a']), ('metrics', 'accuracy')]
-
-
-def test_fields_of_a_fine_tuning_have_their_types():
-  for *section, field, value in FIELDS:
-    config = own.get_config('classify').unlock()
-    ranges.check_fields(config)
-    at = config[section[0]] if section else config
-    del at[field]
-    at[field] = value
-    refused('is needed', ranges.check_fields, config)
 
 
 @pytest.mark.parametrize('source, features', [('table', 'words'), ('conll', 'texts')])
