@@ -188,10 +188,8 @@ def covering() -> tuple[Combination, ...]:
 def row_of(objective: str) -> dict[str, tuple[str, ...]]:
   """{axis: names of the parts that an objective goes with}."""
   found = [c for c in working() if c.objective == objective]
-  return {
-    axis: tuple(name for name in NAMES[axis] if any(getattr(c, axis) == name for c in found))
-    for axis in AXES[1:]
-  }
+  of = lambda axis: {getattr(c, axis) for c in found}
+  return {axis: tuple(x for x in NAMES[axis] if x in of(axis)) for axis in AXES[1:]}
 
 
 def page() -> str:

@@ -51,9 +51,8 @@ def encoder(
 ):
   """The encoder of a section with changes."""
   fields = {**section, **changes}
-  return encoders.BY_NAME[fields.pop('name')](
-    vocab_size=vocab_size, dtype=dtype, unroll=unroll, remat=remat, **fields
-  )
+  given = dict(vocab_size=vocab_size, dtype=dtype, unroll=unroll, remat=remat)
+  return encoders.BY_NAME[fields.pop('name')](**given, **fields)
 
 
 def objective(kind, ops=operations.PLAIN, **changes):
@@ -74,10 +73,12 @@ def perturbed(params, seed=0, scale=0.1):
 
 
 def parameters(objective, seed=0, scale=0.1):
-  """Parameters of an objective as `perturbed` makes them of its initial ones, without a program
-  that draws those.
-  """
-  shapes = jax.eval_shape(objective.init, jax.random.key(0))
+  return parameters_of(objective.init, seed, scale)
+
+
+def parameters_of(init, seed=0, scale=0.1):
+  """Parameters as `perturbed` makes them of initial ones, without a program that draws those."""
+  shapes = jax.eval_shape(init, jax.random.key(0))
   start = jax.tree_util.tree_map_with_path(
     lambda path, x: np.full(x.shape, path[-1].key == 'scale', np.float32), shapes
   )

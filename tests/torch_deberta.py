@@ -68,11 +68,8 @@ class Deberta:
     layers = 'encoder/layers'
     y = self.dense(mixed, f'{at}/output', number)
     x = self._norm_of(number, z + y, f'{layers}/attention_norm')
-    y = self.dense(
-      self.activation(self.dense(x, f'{layers}/feed_forward/in', number)),
-      f'{layers}/feed_forward/out',
-      number,
-    )
+    y = self.activation(self.dense(x, f'{layers}/feed_forward/in', number))
+    y = self.dense(y, f'{layers}/feed_forward/out', number)
     return self._norm_of(number, x + y, f'{layers}/feed_forward_norm')
 
   def _norm_of(self, number, x, path):

@@ -23,12 +23,8 @@ def _binary(a, b):
   return (both + each(b, a.sigmoid().detach(), reduction='none')).mean(-1)
 
 
-DIVERGENCES = {
-  'symmetric_kl': _both_ways,
-  'kl': _one_way,
-  'mse': lambda a, b: ((a - b) ** 2).mean(-1),
-  'labels': _binary,
-}
+DIVERGENCES = {'symmetric_kl': _both_ways, 'kl': _one_way, 'labels': _binary}
+DIVERGENCES['mse'] = lambda a, b: ((a - b) ** 2).mean(-1)
 
 
 class Sift:
@@ -50,12 +46,8 @@ class Sift:
     return (self.clean_BLE,)
 
   def loss(self, inputs, start_BLE, of_task, units, read=lambda out: (out.logits,)):
-    """The loss.
-
-    Args:
-      of_task: logits → loss.
-      units: weights of the units (rows, tokens), whose sum is the divisor.
-      read: the network's result → its logits, compared one by one and averaged.
+    """of_task: logits → loss. units: weights of the units (rows, tokens), whose sum is the divisor.
+    read: the network's result → its logits, compared one by one and averaged.
     """
 
     def apart_from(targets):

@@ -1,8 +1,5 @@
-"""An objective and batches small enough for a test of the step to be about the step: a bag of words
-with two heads and dropout.
-
-It has what the real ones have: two normalizers, a batch that is not evenly weighted, dropout,
-parameters with a stacked axis.
+"""A bag of words with two heads, small enough for a test of the step to be about the step. It has
+what real ones have: two normalizers, uneven weights, dropout, parameters with a stacked axis.
 """
 
 import dataclasses
@@ -170,10 +167,8 @@ def of_an_encoder(
   params = small.parameters(made)
   made = made._replace(init=lambda key: jax.tree.map(jnp.asarray, params))
   how = dict(objective=made, mesh=mesh, accumulation=accumulation)
-  return dataclasses.replace(
-    phase_run(**how, learning_rate=2e-3),
-    data=rows_of(features, lambda a, b: map(batch_of, range(a, b))),
-  )
+  rows = rows_of(features, lambda a, b: map(batch_of, range(a, b)))
+  return dataclasses.replace(phase_run(**how, learning_rate=2e-3), data=rows)
 
 
 def rows_of(features, iterate, held_out=()):
@@ -197,10 +192,8 @@ def one_device():
 
 
 def run(phase_run, steps, state=None, update=None):
-  """(state, losses) after `steps` steps of a phase_run; waits for each, since CPU collectives under
-  way together can hang.
-
-  update: the phase_run's compiled step, if there already is one.
+  """(state, losses) after some steps; waits for each, since CPU collectives under way together can
+  hang. update: the phase_run's compiled step, if there already is one.
   """
   state = phase_runs.fresh(phase_run) if state is None else state
   update, losses = update or phase_runs.train_step(phase_run), []

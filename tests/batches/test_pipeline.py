@@ -71,10 +71,8 @@ def _border(pipe, batch_size=8):
   first step of the second.
   """
   n = pipe.rows_per_epoch
-  return next(
-    (s for s in range(100 * n) if s * batch_size // n != ((s + 1) * batch_size - 1) // n),
-    n // batch_size,
-  )
+  both = lambda step: step * batch_size // n != ((step + 1) * batch_size - 1) // n
+  return next(filter(both, range(100 * n)), n // batch_size)
 
 
 def test_a_batch_may_be_longer_than_an_epoch():

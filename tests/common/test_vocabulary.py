@@ -29,10 +29,8 @@ def test_pieces_and_added_tokens_of_every_kind_of_tokenizer_are_read(tmp_path):
 def test_a_folder_of_prepare_whose_vocabulary_has_two_lines_swapped_is_refused(tmp_path):
   (tmp_path / 'tokenizer.json').write_text(json.dumps({'model': MODELS['WordPiece']}))
   (tmp_path / 'bertzoo.json').write_text('{}')
-  for name, swapped, right in (
-    ('vocab.txt', 'b\na\n', 'a\nb\n'),
-    ('vocab.json', '{"b": 0, "a": 1}', '{"a": 0, "b": 1}'),
-  ):
+  ids = ('vocab.json', '{"b": 0, "a": 1}', '{"a": 0, "b": 1}')
+  for name, swapped, right in (('vocab.txt', 'b\na\n', 'a\nb\n'), ids):
     (tmp_path / name).write_text(swapped)
     refused(f'{name} and the tokenizer.json beside it', vocabulary.read_folder, tmp_path)
     (tmp_path / name).write_text(right)

@@ -88,10 +88,8 @@ def test_it_lacks_no_member_and_its_vectors_have_the_shape_and_the_type_that_are
     assert {x.dtype for x in jax.tree.leaves(shapes)} == {jnp.dtype('float32')}
     word = shapes['embeddings']['word']['embedding']
     assert word.shape == (small.VOCAB, encoder.embedding_width)
-    for method, width, kind in (
-      (None, encoder.hidden_size, dtype),
-      ('embed', encoder.embedding_width, jnp.float32),
-    ):
+    embedded = 'embed', encoder.embedding_width, jnp.float32
+    for method, width, kind in ((None, encoder.hidden_size, dtype), embedded):
       out = jax.eval_shape(functools.partial(run, encoder, method=method), shapes, batch)
       assert (out.shape, out.dtype) == ((4, 24, width), kind)
     assert encoder.type_vocab_size >= 0 and encoder.padding_side in ('right', 'left')

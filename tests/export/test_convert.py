@@ -138,9 +138,8 @@ def test_a_converted_generator_is_what_transformers_computes_with_it(converted):
 def compare(folder, name, *strangers):
   a, (params, report) = architectures.choose(name), hf.load(folder)
   words = hf.vocabulary_size(params)
-  encoder = encoders.BY_NAME[a.part](
-    vocab_size=words, dtype=np.float32, initializer='normal', vocab_multiple=1, **report.encoder
-  )
+  how = dict(initializer='normal', vocab_multiple=1, **report.encoder)
+  encoder = encoders.BY_NAME[a.part](vocab_size=words, dtype=np.float32, **how)
   computed, batch = a.computes(encoder), verify.random_batch(words, LENGTH, 0, 0)
   ours = verify.our_logits(computed.encoder, params, batch)
   unread = (*computed.unread, *strangers)

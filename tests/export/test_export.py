@@ -49,9 +49,8 @@ def make_workdir(path, config, sizes=SIZES):
   record.write({'step': 5, 'loss': 4.25, 'held_out_loss': 4.5, 'held_out_bits_per_byte': 0.5})
   record.write({'step': 9, 'loss': 1.0})
   record.close()
-  encoder = part_table.build(
-    config.encoder, encoders.BY_NAME, 'encoder', vocab_size=tokenizer.vocab_size, dtype=jnp.float32
-  )
+  given = dict(vocab_size=tokenizer.vocab_size, dtype=jnp.float32)
+  encoder = part_table.build(config.encoder, encoders.BY_NAME, 'encoder', **given)
   objective = part_table.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
   params = small.parameters(objective)
   small.save(path, params, step=7)

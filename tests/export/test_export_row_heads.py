@@ -7,6 +7,7 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import export
+from bertzoo_jax import hf
 from bertzoo_jax import objectives
 from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
@@ -14,6 +15,8 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import metrics
+from configs import bert
+from tests.export import test_export
 from tests.found import call_part
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
@@ -100,19 +103,10 @@ def test_a_card_of_a_fine_tuned_model_tells_labels_metrics_and_use(tmp_path):
 
 def pretrained(path, encoder=BERT):
   """(objective, parameters) of a run with a pair head, in a workdir, with RUNS' first tokenizer."""
-  section = RUNS['bert'][1]
-  tokenizer = tokenizers.train(section.to_dict(), lambda: iter(SAMPLE))
-  tokenizer.save(path / 'tokenizer')
-  config = parts.experiment(
-    **dict(tokenizer=section, corpus=parts.corpus(), format=parts.segment_pairs()),
-    **dict(masking=parts.token(), encoder=encoder, objective=parts.mlm_pair(), run=parts.run()),
-    **dict(optimizer=parts.adamw(), schedule=parts.linear_from_start(), phases=((10, {}),)),
-    **dict(length=32, batch_size=4, hf='BertForPreTraining'),
-  )
-  made = objectives.build(config, tokenizer.vocab_size)
-  params = small.parameters(made, seed=3)
-  write(path, config, params)
-  return made, params
+  config = bert.get_config('tiny').unlock()
+  config.tokenizer, config.encoder, config.phases = RUNS['bert'][1], encoder, ((10, {}),)
+  params = test_export.make_workdir(path, config, {})
+  return objectives.build(config, hf.vocabulary_size(params)), params
 
 
 def address_of(workdir, as_directory):

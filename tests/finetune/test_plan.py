@@ -27,11 +27,8 @@ RATE = 'schedule.learning_rate'
 
 def config(**changes):
   changes = {'length': 16, 'batch_size': 16, 'name': 'task', **changes}
-  return parts.fine_tuning(
-    source=parts.table(files={'train': 'x.tsv'}, text_a='text'),
-    metrics=('accuracy',),
-    **changes,
-  ).lock()
+  source = parts.table(files={'train': 'x.tsv'}, text_a='text')
+  return parts.fine_tuning(source=source, metrics=('accuracy',), **changes).lock()
 
 
 def runs(made, weights=WEIGHTS):

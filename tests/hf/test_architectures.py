@@ -160,9 +160,8 @@ def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
   save(tmp_path, architecture, params, encoder, special)
   # the whole position table, and a part
   for length in (1024,) if case == 'modern of long rows' else (40, 7)[: 1 + (case in FIRST)]:
-    batch = verify.random_batch(
-      small.VOCAB, length, encoder.type_vocab_size, special['pad'], padding=encoder.padding_side
-    )
+    types, side = encoder.type_vocab_size, encoder.padding_side
+    batch = verify.random_batch(small.VOCAB, length, types, special['pad'], padding=side)
     theirs = verify.logits(tmp_path, architectures.choose(architecture), batch)
     heads = dict(mlm='mlm_head', next='next_head', pair='pair_head', replaced='replaced_head')
     computed = architectures.choose(architecture).computes(encoder)

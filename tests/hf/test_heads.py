@@ -1,6 +1,5 @@
 import functools
 
-import jax
 import numpy as np
 import pytest
 import small_networks as small
@@ -85,11 +84,7 @@ def network(section, head, predicts=False, seed=0):
     body = networks.init_encoder(encoder, key, predicts=predicts)
     return {'encoder': body, head.name: head.init(encoder, key)}
 
-  shapes = jax.eval_shape(init, jax.random.key(0))
-  start = jax.tree_util.tree_map_with_path(
-    lambda path, x: np.full(x.shape, path[-1].key == 'scale', np.float32), shapes
-  )
-  return encoder, small.without_first_norm(small.perturbed(start, seed, 0.2))
+  return encoder, small.parameters_of(init, seed, 0.2)
 
 
 @functools.lru_cache

@@ -62,9 +62,8 @@ SHAPES = {
 def export(folder, target, model_type, segments):
   content, special = hf_tokenizer.read(folder)
   model = b''.join(p.read_bytes() for p in folder.glob('spiece.model'))
-  written = hf_tokenizer.files(
-    content, special, shape=SHAPES[model_type], max_length=64, segments=segments, model=model
-  )
+  how = dict(shape=SHAPES[model_type], max_length=64, segments=segments, model=model)
+  written = hf_tokenizer.files(content, special, **how)
   for name, content in written.items():
     (target / name).write_bytes(content if isinstance(content, bytes) else content.encode('utf-8'))
   (target / 'config.json').write_text(json.dumps({'model_type': model_type}))

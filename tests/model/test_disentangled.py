@@ -190,10 +190,8 @@ def test_the_decoder_of_a_pack_is_that_of_the_same_text_in_a_row_of_its_own():
   packs = np.repeat([1, 2], lengths)[None].astype(np.int32)
   places = np.concatenate([np.arange(n) for n in lengths])[None].astype(np.int32)
   packed = {**everywhere(row), 'segment_ids': packs, 'position_ids': places}
-  own = [
-    {k: row[k][:, a:b] for k in ('input_ids', 'token_type_ids', 'segment_ids')}
-    for a, b in zip(ends, ends[1:])
-  ]
+  names = 'input_ids', 'token_type_ids', 'segment_ids'
+  own = [{k: row[k][:, a:b] for k in names} for a, b in zip(ends, ends[1:])]
   alone = np.concatenate([predict(e, params, everywhere(one))[0][0] for one in own])
   assert small.worst(predict(e, params, packed)[0][0], alone) < TOLERANCE
   unplaced = {k: x for k, x in packed.items() if k != 'position_ids'}

@@ -23,12 +23,8 @@ ROWS, LENGTH, LABELS = 8, 12, ('a', 'b', 'c')
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=4, intermediate_size=32)
 DISENTANGLED = {**small.SECTION, **small.DISENTANGLED, **SIZES}
 ON = dict(weight=5.0, rate=0.05, init=0.1)
-
-SECTIONS = {
-  'disentangled': DISENTANGLED,
-  'transformer': {**small.SECTION, **SIZES},
-  'two_stream': {**small.TWO_STREAM, **SIZES},
-}
+SECTIONS = {'disentangled': DISENTANGLED, 'transformer': {**small.SECTION, **SIZES}}
+SECTIONS['two_stream'] = {**small.TWO_STREAM, **SIZES}
 
 
 @functools.lru_cache

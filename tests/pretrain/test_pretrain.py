@@ -87,10 +87,7 @@ def test_a_killed_run_goes_on_bit_for_bit(world, untouched, tmp_path, again):
 
 
 class saving:  # noqa: N801  a function with a memory
-  """True in the middle of the save of a step, or of a later one if that was over too soon to see.
-
-  landed: whether the kill left a save half done.
-  """
+  """True in the middle of the save of a step, or a later one. landed: if it was left half done."""
 
   def __init__(self, step):
     self._first, self.landed = step, None

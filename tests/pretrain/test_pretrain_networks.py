@@ -131,11 +131,8 @@ def test_a_run_goes_from_causal_over_a_mixture_to_masked_and_each_stage_is_score
     **fields,
   )
   rows = [metrics.read(tmp_path / 'run')[step - 1] for step in (2, 4, 6)]
-  assert [('held_out_next_loss' in r, 'held_out_mlm_loss' in r) for r in rows] == [
-    (True, False),
-    (True, True),
-    (False, True),
-  ]
+  told = [tuple(f'held_out_{x}_loss' in row for x in ('next', 'mlm')) for row in rows]
+  assert told == [(True, False), (True, True), (False, True)]
   ways = {2: ['left to right'], 4: ['masked', 'words', 'left to right'], 6: ['masked', 'words']}
   for step, those in ways.items():
     address = f'{tmp_path}/run@{step}'

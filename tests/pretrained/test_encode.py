@@ -15,13 +15,8 @@ from bertzoo_jax.pretrained import loading
 from tests.pretrained import test_loading as made
 
 ROOT = pathlib.Path(__file__).parents[2]
-LINES = [
-  'The time machine stood there.',
-  '',
-  ' '.join(['I looked at the traveller.'] * 3),
-  'a line\u2028that is one line',
-  'Yes',
-]
+LINES = ['The time machine stood there.', '', ' '.join(['I looked at the traveller.'] * 3)]
+LINES += ['a line\u2028that is one line', 'Yes']
 
 places = made.places  # family → (run, export)
 TEXT = 'The time [MASK] stood in the [MASK].'
@@ -69,11 +64,8 @@ def test_tokens_come_with_the_rows_of_each_line_and_their_characters(
     assert around.sum() == 2 and (tokens['start'][own][around] == -1).all()
     for i, start, end in tokens[own][~around]:
       piece = model.tokenizer.pieces[i].replace('▁', '').removeprefix('##').lower()
-      assert (
-        i == model.tokenizer.special['unk']
-        or line[start:end].strip().lower() == piece
-        or (not piece and end - start <= 1)
-      )
+      same = line[start:end].strip().lower() == piece or (not piece and end - start <= 1)
+      assert same or i == model.tokenizer.special['unk']
 
 
 def test_a_directory_says_how_its_vectors_are_made(places, tmp_path):

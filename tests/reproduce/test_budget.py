@@ -74,10 +74,8 @@ def test_a_budget_divides_each_phase_by_its_own_rows():
 
 
 def test_a_row_whose_time_is_not_known_is_named_in_the_sum_and_refused_for_hours():
-  found = [
-    cost.Line('small', 2, True, '', 1.5, 30.0),
-    cost.Line('large', 2, False, 'It needs 40 GiB of 30.8 GiB.', None, None),
-  ]
+  large = cost.Line('large', 2, False, 'It needs 40 GiB of 30.8 GiB.', None, None)
+  found = [cost.Line('small', 2, True, '', 1.5, 30.0), large]
   assert cost.table(found, 'v4-8', 4).endswith('1.50 days  $30, without large')
   with pytest.raises(errors.UserError, match=r'large takes on v4-8 .* 40 GiB'):
     cost.seconds(found, 'v4-8')

@@ -42,13 +42,9 @@ def library(length, given):
   out = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token='[1]'))
   out.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
   in_words = lambda role: f'${role}' if role in 'AB' else f'[{SPECIAL[role]}]'
-  single, both = (
-    ' '.join(f'{in_words(role)}:{segment}' for role, segment in given.words(is_pair))
-    for is_pair in (False, True)
-  )
-  out.post_processor = tokenizers.processors.TemplateProcessing(
-    single=single, pair=both, special_tokens=[('[2]', 2), ('[3]', 3)]
-  )
+  text = lambda is_pair: ' '.join(f'{in_words(x)}:{segment}' for x, segment in given.words(is_pair))
+  how = dict(single=text(False), pair=text(True), special_tokens=[('[2]', 2), ('[3]', 3)])
+  out.post_processor = tokenizers.processors.TemplateProcessing(**how)
   out.enable_truncation(length, strategy='longest_first')
   return out
 

@@ -29,10 +29,8 @@ def numbered(kind='classification', columns=('label',), dev=('a',), train=('a', 
 
 
 def test_labels_are_those_of_train_sorted_by_number_if_all_are_numbers():
-  known = dict(baca=('a', 'b', 'c')) | {
-    ('10', '9', '-1', '9'): ('-1', '9', '10'),
-    ('10', '9', 'x'): ('10', '9', 'x'),
-  }
+  known = {'baca': ('a', 'b', 'c'), ('10', '9', '-1', '9'): ('-1', '9', '10')}
+  known['10', '9', 'x'] = '10', '9', 'x'
   for train, names in known.items():
     found, splits, _ = numbered(train=train, dev=train[:1])
     assert found == names and splits['train'][1].dtype == np.int32

@@ -207,10 +207,10 @@ def test_a_small_text_says_which_size_it_yields_and_that_size_can_then_be_traine
   assert train(parts.wordpiece(vocab_size=size), ['a small text'] * 2).vocab_size == size
   with pytest.raises(errors.UserError, match=r'yields 2\d\d pieces'):
     train(parts.byte_bpe(), ['a small text'] * 2)
-  words = (
-    'has 128 different .* 50 pieces has room for the 45 most frequent of them, 35.16 % of the '
+  words = 'has 128 different .* 50 pieces has room for the 45 most frequent of them, 35.16 % of '
+  words += (
+    'the text, which is too little: .*coverage=0.9999 needs --config.tokenizer.vocab_size=133'
   )
-  words += 'text, which is too little: .*coverage=0.9999 needs --config.tokenizer.vocab_size=133'
   with pytest.raises(errors.UserError, match=words):
     train(parts.wordpiece(vocab_size=50), [''.join(map(chr, range(0x4E00, 0x4E80)))])
 
@@ -385,10 +385,7 @@ OTHERS = [
   ({'tokenizer.json': '{"model": {"vocab": %s, "merges": [3]}}' % TWO}, '3 is not a merge'),
   ({'vocab.json': '[1, 2]', 'merges.txt': ''}, 'holds no JSON object'),
   ({'vocab.json': '{"a": 0, "b": null}', 'merges.txt': ''}, 'without a gap'),
-  (
-    {'vocab.json': '{"a": 0, "b": 1, "ab": 2}', 'merges.txt': 'a b ab\n'},
-    "'a b ab' is not a merge",
-  ),
+  ({'vocab.json': '{"a": 0, "b": 1, "ab": 2}', 'merges.txt': 'a b\na b ab'}, "'a b ab' is not"),
   ({'vocab.json': TWO, 'merges.txt': 'a b\n'}, "'a b' is not a merge"),
   ({'vocab.json': '{"a": 0}', 'merges.txt': '', 'dict.txt': '7 1\n'}, 'speaks of id 7'),
 ]
