@@ -193,12 +193,7 @@ def _measured(text, name):
   return float(re.search(rf'│ {re.escape(name)} *│ *([\d.]+)', text)[1])
 
 
-# The others are as these are, or move whole words as `span` does.
-SLOW = ('whole_word', 'ngram')
-MARKED = [pytest.param(x, marks=[pytest.mark.slow] * (x in SLOW)) for x in MASKINGS]
-
-
-@pytest.mark.parametrize('name', MARKED)
+@pytest.mark.parametrize('name', MASKINGS)
 def test_rows_of_every_masking_are_printed_with_their_predictions_marked(corpus, name):
   config = _with(MASKINGS[name])
   text = _show(corpus, config, rows=2)
@@ -219,7 +214,7 @@ def test_rows_of_every_masking_are_printed_with_their_predictions_marked(corpus,
       assert places == [*range(1, len(places) + 1)]
 
 
-@pytest.mark.parametrize('name', MARKED)
+@pytest.mark.parametrize('name', MASKINGS)
 def test_stats_of_every_masking_stand_beside_what_the_config_says(corpus, name):
   text = _show(corpus, _with(MASKINGS[name]), stats=True, steps=(0, 12))
   assert _measured(text, 'predicted padding') == 0 == _measured(text, 'predicted special tokens')

@@ -127,9 +127,7 @@ def test_a_run_learns_and_leaves_its_table_and_predictions(uninterrupted):
   assert [key(line) for line in again] == [key(line) for line in predicted]
 
 
-@pytest.mark.parametrize(
-  'kills', [KILLS[1:], pytest.param(KILLS, marks=pytest.mark.slow)], ids=['once', 'twice']
-)
+@pytest.mark.parametrize('kills', [KILLS[1:], KILLS], ids=['once', 'twice'])
 def test_a_grid_that_is_killed_ends_with_the_same_bytes(world, uninterrupted, tmp_path, kills):
   killed.finetune(tmp_path, f'tuned.config(**{GRID!r})', world, world / 'bert', kills)
   killed.same_bytes(uninterrupted[0], tmp_path / 'f', 'classify')

@@ -114,9 +114,7 @@ def check_card(directory, world, right, files='', words=24):
   assert found and found == {name: right[name] for name in found}
 
 
-@pytest.mark.parametrize(
-  'objective', [pytest.param('span', marks=pytest.mark.slow), 'span_conditional']
-)
+@pytest.mark.parametrize('objective', ['span', 'span_conditional'])
 def test_questions_without_an_answer_are_learned_and_the_best_threshold_is_told(
   world, tmp_path, objective
 ):

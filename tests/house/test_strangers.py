@@ -81,14 +81,10 @@ def begin_with(address):
   initial_weights.parameters(fresh, address, objective, None, 'BertForPreTraining')
 
 
-def fine_tune(address):
-  loading.tokenizer_of(plan.weights(address)[0])
-
-
 READERS = {
   'load': lambda a: bertzoo_jax.load(a).tokenizer,
   'encode': lambda a: bertzoo_jax.load(a).encode(['a']),
-  'finetune --init': fine_tune,
+  'finetune --init': lambda a: loading.tokenizer_of(plan.weights(a)[0]),
 }
 OPENERS = {
   **READERS,

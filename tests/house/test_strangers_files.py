@@ -225,10 +225,6 @@ def test_a_dump_is_refused_before_it_fills_the_memory(block):
   refused('tag', next, pages, kind=mediawiki.Damaged)
 
 
-def _vectors(file):
-  return list(vector_files.read(file))
-
-
 def _plotted(content):
   pathlib.Path('w').mkdir(exist_ok=True)
   pathlib.Path('w/metrics.jsonl').write_bytes(content.read_bytes())
@@ -254,7 +250,7 @@ def _result(**fields):
   return json.dumps({**usual, **fields})
 
 
-_predicted = lambda file: work.predictions(file.parent)
+_vectors, _predicted = lambda x: list(vector_files.read(x)), lambda x: work.predictions(x.parent)
 HELD = {  # reader of a file: contents
   pair_files.read: ['{"sentence_good":' + DEEP, '{"sentence_good": %s}' % ('9' * 5000)],
   _vectors: [f'10 {10**18}\nab ', f'10 {10**11}\nab ', f'4 {"9" * 4000}\nab 1 2'],

@@ -50,11 +50,7 @@ def torch_logits(model, batch, memory):
   return out.logits, np.stack([x.numpy().swapaxes(0, 1) for x in out.mems], 1)
 
 
-@pytest.mark.parametrize(
-  'changes',
-  [pytest.param({}, marks=pytest.mark.slow), dict(clamp_length=6, activation='relu')],
-  ids=str,
-)
+@pytest.mark.parametrize('changes', [{}, dict(clamp_length=6, activation='relu')], ids=str)
 def test_three_chained_steps_equal_transformers_in_loss_memory_and_gradient(changes):
   objective = small.objective('permutation_lm', **changes)
   params = small.parameters(objective)

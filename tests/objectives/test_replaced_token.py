@@ -141,13 +141,7 @@ def updated(accumulation, mesh):
 
 
 @pytest.mark.parametrize(
-  'accumulation, mesh',
-  [
-    (2, None),
-    pytest.param(4, None, marks=pytest.mark.slow),
-    pytest.param(1, (2, 4, 1), marks=pytest.mark.slow),
-    (2, (2, 2, 2)),
-  ],
+  'accumulation, mesh', [(2, None), (4, None), (1, (2, 4, 1)), (2, (2, 2, 2))]
 )
 def test_samples_depend_on_neither_microbatches_nor_mesh(accumulation, mesh):
   (ours, a), (theirs, b) = updated(accumulation, mesh), updated(1, None)

@@ -154,9 +154,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_bit_for_bit_when_there_
       subprocess.run(['umount', str(folder)], check=True)
 
 
-@pytest.mark.parametrize(
-  'how', [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('how', [signal.SIGTERM, signal.SIGINT])
 def test_a_run_asked_to_stop_saves_at_its_step_and_exits_0(world, untouched, tmp_path, how):
   workdir = tmp_path / 'run'
   never = '--config.run.save_minutes=1000.0'

@@ -114,9 +114,7 @@ ENCODERS = {  # changes of the config, class of the export
 }
 
 
-@pytest.mark.parametrize(
-  'encoder', ['shared', *(pytest.param(e, marks=pytest.mark.slow) for e in list(ENCODERS)[1:])]
-)
+@pytest.mark.parametrize('encoder', ENCODERS)
 def test_a_run_goes_from_causal_over_a_mixture_to_masked_and_each_stage_is_scored_as_it_learned(
   tmp_path, here, world, capsys, encoder
 ):

@@ -83,10 +83,7 @@ def places(tmp_path_factory):
   return made
 
 
-@pytest.mark.parametrize(
-  'family',
-  [pytest.param(f, marks=[pytest.mark.slow] * (f in ('roberta', 'deberta'))) for f in FAMILIES],
-)
+@pytest.mark.parametrize('family', FAMILIES)
 def test_every_address_of_a_family_opens_to_the_same_network(places, family):
   run, directory = places(family)
   first = pretrained.open(str(run))
@@ -221,9 +218,7 @@ def test_rows_are_padded_on_the_side_of_the_encoder(places, family, side):
   assert segments.max() == (2 if family == 'xlnet' else 0)
 
 
-@pytest.mark.parametrize(
-  'family', ['bert', 'roberta', 'xlnet', pytest.param('deberta_v3', marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('family', ['bert', 'roberta', 'xlnet', 'deberta_v3'])
 def test_rows_of_pairs_are_those_of_transformers(places, family):
   transformers = pytest.importorskip('transformers', reason='parity needs transformers')
   directory = places(family)[1]
@@ -287,13 +282,7 @@ def test_a_tokenizer_of_other_weights_is_refused(places, tmp_path):
     model.encode(TEXTS)
 
 
-@pytest.mark.parametrize(
-  'family',
-  [
-    pytest.param(f, marks=[pytest.mark.slow] * (f in ('roberta', 'albert', 'deberta')))
-    for f in FAMILIES
-  ],
-)
+@pytest.mark.parametrize('family', FAMILIES)
 def test_vectors_are_those_of_transformers(places, family):
   """Vectors of the base model of an export, at tokens that are no padding."""
   transformers = pytest.importorskip('transformers', reason='parity needs transformers')
