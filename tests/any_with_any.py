@@ -29,9 +29,8 @@ NAMES = {axis: tuple(parts.SECTIONS[axis]) for axis in AXES}
 
 VOCAB, ROWS, LENGTH, REUSED, STEPS = 32, 4, 20, 10, 3
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
-SMALL = dict(
-  num_layers=1, hidden_size=8, num_heads=2, intermediate_size=8, dropout=0.0, attention_dropout=0.0
-)
+SMALL = dict(num_layers=1, hidden_size=8, num_heads=2, intermediate_size=8)
+SMALL |= dict(dropout=0.0, attention_dropout=0.0)
 PREDICTIONS = 3  # per row, so that batches have the same shapes; `in_order` predicts all tokens
 CHANGES = {
   'permutation': dict(num_predictions=PREDICTIONS, block=REUSED, context=3),
@@ -64,12 +63,10 @@ class Combination(NamedTuple):
 
 
 def combinations() -> list[Combination]:
-  """All combinations of parts that the package has."""
   return [Combination(*names) for names in itertools.product(*NAMES.values())]
 
 
 def config(c: Combination):
-  """The sections of a combination."""
   sections = {axis: _section(axis, name, c.remembers) for axis, name in zip(AXES, c)}
   return types.SimpleNamespace(**sections)
 
@@ -165,12 +162,10 @@ def program(c: Combination) -> Program:
 
 @functools.cache
 def refusals() -> dict[Combination, str | None]:
-  """{combination: the sentence that refuses it, or None}."""
   return {c: refusal(c) for c in combinations()}
 
 
 def working() -> list[Combination]:
-  """The combinations that work."""
   return [c for c, sentence in refusals().items() if sentence is None]
 
 
@@ -193,10 +188,8 @@ def covering() -> tuple[Combination, ...]:
 def row_of(objective: str) -> dict[str, tuple[str, ...]]:
   """{axis: names of the parts that an objective goes with}."""
   found = [c for c in working() if c.objective == objective]
-  return {
-    axis: tuple(name for name in NAMES[axis] if any(getattr(c, axis) == name for c in found))
-    for axis in AXES[1:]
-  }
+  of = lambda axis: {getattr(c, axis) for c in found}
+  return {axis: tuple(x for x in NAMES[axis] if x in of(axis)) for axis in AXES[1:]}
 
 
 def page() -> str:

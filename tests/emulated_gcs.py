@@ -42,8 +42,6 @@ _PAGE = 1000  # objects per answer of a list
 
 @dataclasses.dataclass
 class Object:
-  """The content of an address."""
-
   data: bytes
   generation: int
   metageneration: int = 1
@@ -70,7 +68,6 @@ class Store:
 
   def __init__(self):
     self.objects = {}  # (bucket, name) → Object
-    self.requests = []  # 'METHOD path', in order
     self.lock = threading.RLock()
     self._generations = itertools.count(1_700_000_000_000_001)
     self._uploads, self._faults = {}, []
@@ -80,7 +77,6 @@ class Store:
     self._tls = _certificate(pathlib.Path(self._folder.name))
     handler = type('Handler', (_Handler,), {'store': self})
     self._server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), handler)
-    self._server.daemon_threads = True
     threading.Thread(target=self._server.serve_forever, daemon=True).start()
     return self
 
@@ -89,22 +85,14 @@ class Store:
     self._server.server_close()
     self._folder.cleanup()
 
-  @property
-  def url(self) -> str:
-    return f'http://127.0.0.1:{self._server.server_address[1]}'
-
   def environment(self) -> dict[str, str]:
-    """Environment variables that lead the clients of a child process here, without waits between
-    their attempts.
-    """
+    """Variables that lead the clients of a child process here, without waits between attempts."""
+    url = f'http://127.0.0.1:{self._server.server_address[1]}'
     return {
-      'TENSORSTORE_GCS_HTTP_URL': self.url,
+      **dict.fromkeys(('TENSORSTORE_GCS_HTTP_URL', 'STORAGE_EMULATOR_HOST'), url),
+      **dict.fromkeys(('HTTPS_PROXY', 'https_proxy'), url),
+      **dict.fromkeys(('NO_PROXY', 'no_proxy'), 'localhost,127.0.0.1'),
       'TENSORSTORE_GCS_REQUEST_RETRIES': '6',
-      'STORAGE_EMULATOR_HOST': self.url,
-      'HTTPS_PROXY': self.url,
-      'https_proxy': self.url,
-      'NO_PROXY': 'localhost,127.0.0.1',
-      'no_proxy': 'localhost,127.0.0.1',
       'CURL_CA_BUNDLE': str(pathlib.Path(self._folder.name) / 'certificate.pem'),
       'NO_GCE_CHECK': 'true',
       'GCE_METADATA_HOST': '127.0.0.1:1',
@@ -113,8 +101,6 @@ class Store:
       'GCS_RETRY_CONFIG_INIT_DELAY_TIME_US': '1000',
       'GCS_RETRY_CONFIG_MAX_DELAY_TIME_US': '20000',
     }
-
-  # --- objects ---
 
   def put(self, bucket: str, name: str, data: bytes) -> Object:
     with self.lock:
@@ -141,8 +127,6 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(self.objects[bucket, name].data)
 
-  # --- faults ---
-
   def fail(self, how: int | str, times: float = float('inf'), on: str = '', every: int = 1):
     """The next `times` requests whose 'METHOD path' has the pattern `on` fail; with every=3, each
     third of them. Returns the Fault, which counts them in `hits`.
@@ -153,7 +137,6 @@ class Store:
     return fault
 
   def mend(self) -> None:
-    """Requests do not fail any more."""
     with self.lock:
       self._faults.clear()
 
@@ -198,27 +181,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     query = dict(urllib.parse.parse_qsl(where.query, keep_blank_values=True))
     about = [f'?{key}={query[key]}' for key in ('name', 'prefix') if key in query]
     line = f'{self.command} {urllib.parse.unquote(path)}{"".join(about)}'
-    with self.store.lock:
-      self.store.requests.append(line)
     how = self.store.fault_of(line)
     if how == 'reset':
       # an RST and no FIN, as from a machine that went away
       self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
       self.close_connection = True
-      self.connection.close()
-      return
+      return self.connection.close()
     if isinstance(how, int):
-      self._error(how, 'injected')
-      return
+      return self._error(how, 'injected')
     try:
       with self.store.lock:
         status, headers, data = self._route(path, query, body)
     except _Refused as e:
-      self._error(e.status, e.why)
-      return
+      return self._error(e.status, e.why)
     if how == 'late':
-      self._error(503, 'injected, after it was done')
-      return
+      return self._error(503, 'injected, after it was done')
     if how == 'short':
       data = data[: len(data) // 2]
     if how == 'flip' and data:
@@ -246,9 +223,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       return _json({'kind': 'storage#storageLayout', 'bucket': name(m[1]), 'location': 'EU'})
     if m := re.fullmatch(r'/storage/v1/b/([^/]+)/o/?', path):
       return self._list(name(m[1]), query)
-    if m := re.fullmatch(
-      r'/storage/v1/b/([^/]+)/o/(.+)/(?:rewriteTo|copyTo)/b/([^/]+)/o/(.+)', path
-    ):
+    copies = r'/storage/v1/b/([^/]+)/o/(.+)/(?:rewriteTo|copyTo)/b/([^/]+)/o/(.+)'
+    if m := re.fullmatch(copies, path):
       return self._copy(*map(name, m.groups()), query, '/rewriteTo/' in path)
     if m := re.fullmatch(r'(?:/download)?/storage/v1/b/([^/]+)/o/(.+)', path):
       return self._object(name(m[1]), name(m[2]), query)
@@ -286,17 +262,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
   def _list(self, bucket, query):
     prefix, delimiter = query.get('prefix', ''), query.get('delimiter')
-    inside = lambda n: (
-      query.get('startOffset', '') <= n and (not query.get('endOffset') or n < query['endOffset'])
-    )
+    begin, end = query.get('startOffset', ''), query.get('endOffset')
+    inside = lambda n: begin <= n and (not end or n < end)
     found = {}
     for n in filter(inside, self.store.names(bucket, prefix)):
       cut = n.find(delimiter, len(prefix)) if delimiter else -1
       alone = cut < 0 or (cut == len(n) - 1 and query.get('includeTrailingDelimiter') == 'true')
       found[n if alone else n[: cut + len(delimiter)]] = alone
-    page = sorted(found)
-    if token := query.get('pageToken'):
-      page = [n for n in page if n > token]
+    page = [n for n in sorted(found) if n > query.get('pageToken', '')]
     size = min(int(query.get('maxResults') or _PAGE), _PAGE)
     page, more = page[:size], page[size:]
     answer = {'kind': 'storage#objects'}
@@ -315,24 +288,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       raise _Refused(404, f'No such object: {bucket}/{name}')
     _check_preconditions(self.store.objects.get((to_bucket, to_name)), query)
     made = _metadata(to_bucket, to_name, self.store.put(to_bucket, to_name, found.data))
-    return _json(
-      {'kind': 'storage#rewriteResponse', 'done': True, 'resource': made} if rewrites else made
-    )
+    answer = {'kind': 'storage#rewriteResponse', 'done': True, 'resource': made}
+    return _json(answer if rewrites else made)
 
   def _upload(self, bucket, query, body):
     kind = query.get('uploadType', 'media')
     if self.command == 'PUT':
       return self._continue_upload(query, body)
     if kind == 'multipart':
-      message = email.message_from_bytes(
-        b'Content-Type: ' + self.headers['Content-Type'].encode() + b'\r\n\r\n' + body
-      )
-      described, content = message.get_payload()
+      head = f'Content-Type: {self.headers["Content-Type"]}\r\n\r\n'.encode()
+      described, content = email.message_from_bytes(head + body).get_payload()
       query = {**json.loads(described.get_payload()), **query}
       body = content.get_payload(decode=True)
     elif kind == 'resumable':
-      described = json.loads(body) if body else {}
-      query = {**described, **query}
+      query = {**json.loads(body or b'{}'), **query}
       number = str(len(self.store._uploads) + 1)
       self.store._uploads[number] = (bucket, query, bytearray())
       host = self.headers.get('Host')
@@ -359,8 +328,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
   def _error(self, status, why):
     if status == 304:
-      self._send(304, {}, b'')
-      return
+      return self._send(304, {}, b'')
     described = {'error': {'code': status, 'message': why, 'errors': [{'message': why}]}}
     self._send(*_json(described, status))
 
@@ -385,10 +353,9 @@ def _check_preconditions(found, query, reads=False):
   """Raises what the store answers if an object is not as the request demands. Generation 0 is that
   of an object that is not there.
   """
-  now = {
-    'Generation': found.generation if found else 0,
-    'Metageneration': found.metageneration if found else 0,
-  }
+  now = dict(Generation=0, Metageneration=0)
+  if found:
+    now = dict(Generation=found.generation, Metageneration=found.metageneration)
   for key, value in now.items():
     if (asked := query.get(f'if{key}Match')) is not None and int(asked) != value:
       raise _Refused(412, 'conditionNotMet')
@@ -404,12 +371,10 @@ def _metadata(bucket, name, found):
     'id': f'{bucket}/{name}/{found.generation}',
     'bucket': bucket,
     'name': name,
-    'generation': str(found.generation),
+    **dict.fromkeys(('generation', 'etag'), str(found.generation)),
     'metageneration': str(found.metageneration),
     'size': str(len(found.data)),
-    'timeCreated': found.updated,
-    'updated': found.updated,
-    'etag': str(found.generation),
+    **dict.fromkeys(('timeCreated', 'updated'), found.updated),
     'md5Hash': base64.b64encode(hashlib.md5(found.data).digest()).decode(),
     'storageClass': 'STANDARD',
   }

@@ -1,6 +1,4 @@
-"""The configs of the repository, found in configs/ and in tests/outside/: no test lists them by
-hand.
-"""
+"""The configs of the repository, found and never listed by hand."""
 
 import importlib
 import pathlib
@@ -18,11 +16,14 @@ NOT_CONFIGS = ('__init__', 'arguments')
 OF_A_DIRECTORY = 'continued'  # a config whose argument names the encoder
 
 # Every other file of configs/ is a config; tests/house/test_laws.py says what it must have.
-SYSTEMS = tuple(
-  p.stem
-  for p in sorted((ROOT / 'configs').glob('*.py'))
-  if p.stem not in (*NOT_CONFIGS, OF_A_DIRECTORY)
-)
+FILES = [p.stem for p in sorted((ROOT / 'configs').glob('*.py'))]
+SYSTEMS = tuple(file for file in FILES if file not in (*NOT_CONFIGS, OF_A_DIRECTORY))
+
+
+def holding(text: str, folder: str, pattern='*.py') -> tuple[str, ...]:
+  """Names of the files of a folder that have this text."""
+  files = sorted((ROOT / folder).glob(pattern))
+  return tuple(p.stem for p in files if text in p.read_text(encoding='utf-8'))
 
 
 def module(system: str):
@@ -30,21 +31,16 @@ def module(system: str):
 
 
 def config(system: str, size: str):
-  """The locked config of one size."""
   return ml_collections.ConfigDict(module(system).get_config(size)).lock()
 
 
 def last_phase(config):
-  """The config of the last phase of a run."""
   return configuration.phases(config)[-1].config
 
 
 # Configs of encoders that are not of the package, by the full names of their modules.
-OUTSIDE = tuple(
-  f'tests.outside.{p.stem}'
-  for p in sorted((ROOT / 'tests/outside').glob('*_config.py'))
-  if 'PARAMETERS' in p.read_text(encoding='utf-8')
-)
+OUTSIDE = holding('PARAMETERS', 'tests/outside', '*_config.py')
+OUTSIDE = tuple(f'tests.outside.{name}' for name in OUTSIDE)
 
 
 def counted():
@@ -57,11 +53,7 @@ def counted():
 SIZES = tuple((system, size) for system in SYSTEMS for size in getattr(module(system), 'SIZES', ()))
 
 # Files of configs/tasks that hold fine-tuning configs: (file, task). Those of SUITES have `all`.
-TASK_FILES = tuple(
-  p.stem
-  for p in sorted((ROOT / 'configs/tasks').glob('*.py'))
-  if 'def get_config' in p.read_text(encoding='utf-8')
-)
+TASK_FILES = holding('def get_config', 'configs/tasks')
 TASKS = tuple((file, task) for file in TASK_FILES for task in module(f'tasks.{file}').TASKS)
 SUITES = ('glue',)
 

@@ -14,14 +14,8 @@ SECONDS = 200  # for a machine that is busy
 
 
 def finetune(folder, made, world, init, kills):
-  """Runs the command to its end in folder/f, after some beginnings that are killed.
-
-  Args:
-    folder: for files, made if it is not there; f is the workdir.
-    made: code whose value is the config, as 'tuned.config()'.
-    world: --task_dir.
-    init: --init.
-    kills: ((folder of a run in the workdir, step at which it is killed), …).
+  """Runs the command to its end in folder/f, after some beginnings that are killed. made: code
+  of the config. world: --task_dir. kills: ((folder of a run, step at which it is killed), …).
   """
   folder.mkdir(exist_ok=True)
   (folder / 'config.py').write_text(
@@ -34,14 +28,7 @@ def finetune(folder, made, world, init, kills):
 
 
 def begun_again(flags, workdir, kills, seconds=SECONDS):
-  """Runs the command to its end, after some beginnings that are killed.
-
-  Args:
-    flags: of the command, but for --workdir.
-    workdir: of the runs.
-    kills: see `finetune`.
-    seconds: most that a beginning takes up to its kill.
-  """
+  """The same with flags. seconds: most that a beginning takes up to its kill."""
   line = ['-m', 'bertzoo_jax.finetune', *flags, f'--workdir={workdir}']
   env = commands.on_one_device(PYTHONPATH=f'{ROOT}:{ROOT / "tests"}')
   begin = lambda: commands.begin(*line, env=env)

@@ -10,13 +10,7 @@ from bertzoo_jax.corpus import corpus
 
 
 def write(folder, shards: int = 1, **files) -> dict:
-  """Writes a corpus and returns its manifest.
-
-  Args:
-    folder: of the corpus.
-    shards: of each split.
-    files: further keys of the manifest, such as `unigrams_sha256`.
-  """
+  """Writes a corpus and returns its manifest. shards: of each split. files: further keys of it."""
   folder = pathlib.Path(folder)
   splits = {}
   for name in corpus.SPLITS:

@@ -51,9 +51,8 @@ def encoder(
 ):
   """The encoder of a section with changes."""
   fields = {**section, **changes}
-  return encoders.BY_NAME[fields.pop('name')](
-    vocab_size=vocab_size, dtype=dtype, unroll=unroll, remat=remat, **fields
-  )
+  given = dict(vocab_size=vocab_size, dtype=dtype, unroll=unroll, remat=remat)
+  return encoders.BY_NAME[fields.pop('name')](**given, **fields)
 
 
 def objective(kind, ops=operations.PLAIN, **changes):
@@ -69,16 +68,17 @@ def objective(kind, ops=operations.PLAIN, **changes):
 def perturbed(params, seed=0, scale=0.1):
   """Every leaf with noise added: biases are no longer 0, and swapped ones show."""
   rng = np.random.default_rng(seed)
-  return jax.tree.map(
-    lambda x: np.asarray(x) + rng.normal(0, scale, x.shape).astype(np.float32), params
-  )
+  noise = lambda x: rng.normal(0, scale, x.shape).astype(np.float32)
+  return jax.tree.map(lambda x: np.asarray(x) + noise(x), params)
 
 
 def parameters(objective, seed=0, scale=0.1):
-  """Parameters of an objective as `perturbed` makes them of its initial ones, without a program
-  that draws those.
-  """
-  shapes = jax.eval_shape(objective.init, jax.random.key(0))
+  return parameters_of(objective.init, seed, scale)
+
+
+def parameters_of(init, seed=0, scale=0.1):
+  """Parameters as `perturbed` makes them of initial ones, without a program that draws those."""
+  shapes = jax.eval_shape(init, jax.random.key(0))
   start = jax.tree_util.tree_map_with_path(
     lambda path, x: np.full(x.shape, path[-1].key == 'scale', np.float32), shapes
   )
@@ -99,9 +99,8 @@ def without_first_norm(params):
 
 def state(objective, tx, params, rows):
   """The state before the first step, with these parameters."""
-  return jax.jit(
-    lambda params: steps.init(objective._replace(init=lambda key: params), tx, 0, rows)
-  )(params)
+  made = lambda params: objective._replace(init=lambda key: params)
+  return jax.jit(lambda params: steps.init(made(params), tx, 0, rows))(params)
 
 
 def save(workdir, params, step):
@@ -170,7 +169,6 @@ def lanes(batch, seed=0, resets=0):
 
 
 def with_memory(kind='permutation_lm', **changes):
-  """An objective with a memory."""
   return objective(kind, **changes)
 
 

@@ -1,7 +1,3 @@
-"""Every combination of masking, input format, encoder and objective trains, or is refused with a
-sentence.
-"""
-
 import functools
 import itertools
 import pathlib

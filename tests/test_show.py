@@ -1,7 +1,3 @@
-"""show: rows readable, rates measured right, raw batches written whole and never over a file that
-is there.
-"""
-
 import io
 import json
 import pathlib
@@ -22,6 +18,7 @@ from configs import bert
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parent.parent
+_SIZES = {'tokenizer.vocab_size': 500, 'corpus.held_out': 0.2, 'batch_size': 4}
 
 
 @pytest.fixture(scope='module')
@@ -40,9 +37,6 @@ def _config(**changes):
   config.phases = ((900, {'length': 64}), (100, {}))
   config.update_from_flattened_dict({'length': 128} | _SIZES | changes)
   return config
-
-
-_SIZES = {'tokenizer.vocab_size': 500, 'corpus.held_out': 0.2, 'batch_size': 4}
 
 
 def _show(corpus, config=None, colour=False, **fields):
@@ -176,9 +170,6 @@ def test_the_command_works_and_a_mistake_exits_with_2(corpus):
   assert done.stderr.strip().splitlines()[-1].startswith('error: --steps=5')
 
 
-# --- every masking ---
-
-
 MASKINGS = {
   'token': parts.token(),
   'whole_word': parts.whole_word(),
@@ -202,13 +193,7 @@ def _measured(text, name):
   return float(re.search(rf'│ {re.escape(name)} *│ *([\d.]+)', text)[1])
 
 
-# The others are as these are, or move whole words as `span` does.
-SLOW = ('whole_word', 'ngram')
-
-
-@pytest.mark.parametrize(
-  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MASKINGS]
-)
+@pytest.mark.parametrize('name', MASKINGS)
 def test_rows_of_every_masking_are_printed_with_their_predictions_marked(corpus, name):
   config = _with(MASKINGS[name])
   text = _show(corpus, config, rows=2)
@@ -229,9 +214,7 @@ def test_rows_of_every_masking_are_printed_with_their_predictions_marked(corpus,
       assert places == [*range(1, len(places) + 1)]
 
 
-@pytest.mark.parametrize(
-  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in MASKINGS]
-)
+@pytest.mark.parametrize('name', MASKINGS)
 def test_stats_of_every_masking_stand_beside_what_the_config_says(corpus, name):
   text = _show(corpus, _with(MASKINGS[name]), stats=True, steps=(0, 12))
   assert _measured(text, 'predicted padding') == 0 == _measured(text, 'predicted special tokens')
@@ -253,9 +236,8 @@ def test_stats_of_every_masking_stand_beside_what_the_config_says(corpus, name):
 
 
 def test_a_row_read_from_the_right_is_printed_from_the_left(corpus):
-  config = _with(
-    parts.permutation(num_predictions=10, block=32), parts.memory_segments(reuse_length=32)
-  )
+  lanes = parts.memory_segments(reuse_length=32)
+  config = _with(parts.permutation(num_predictions=10, block=32), lanes)
   text = _show(corpus, config, rows=2)
   heading, right = text.split('row 1:')[1].split('\n')[:2]
   assert heading.startswith(' 64 tokens, 10 to predict, ')

@@ -1,7 +1,3 @@
-"""Every config: its parts fit each other, and its tiny size takes a step on rows of its own
-pipeline.
-"""
-
 import importlib
 
 import jax
@@ -66,13 +62,7 @@ def test_every_size_has_the_parameters_that_its_config_says(name, size):
   assert count == module.PARAMETERS[size], f'{count:,}'
 
 
-# Others have their networks and objectives; their own rows are tested in test_input_ready.py.
-ALIKE = ('bert_wwm', 'ernie', 'macbert')
-
-
-@pytest.mark.parametrize(
-  'system', [pytest.param(s, marks=[pytest.mark.slow] * (s in ALIKE)) for s in found.SYSTEMS]
-)
+@pytest.mark.parametrize('system', found.SYSTEMS)
 def test_every_tiny_config_takes_a_step_that_lowers_the_loss_of_its_batch(system):
   config = found.config(system, 'tiny')
   objective = _objective(config, 200)

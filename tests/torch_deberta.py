@@ -48,10 +48,8 @@ class Deberta:
     """Layer `number` with keys and values of h, and queries and residual connection of z."""
     e, at = self.e, 'encoder/layers/attention'
     heads = lambda x: x.reshape(*x.shape[:-1], e.num_heads, -1)
-    q, k, v = (
-      heads(self.dense(x, f'{at}/{name}', number))
-      for x, name in ((z, 'query'), (h, 'key'), (h, 'value'))
-    )
+    given = (z, 'query'), (h, 'key'), (h, 'value')
+    q, k, v = (heads(self.dense(x, f'{at}/{name}', number)) for x, name in given)
     table = self.p['encoder/relative/embedding']
     if e.norm_relative:
       table = self.norm(table, 'encoder/relative_norm')
@@ -70,11 +68,8 @@ class Deberta:
     layers = 'encoder/layers'
     y = self.dense(mixed, f'{at}/output', number)
     x = self._norm_of(number, z + y, f'{layers}/attention_norm')
-    y = self.dense(
-      self.activation(self.dense(x, f'{layers}/feed_forward/in', number)),
-      f'{layers}/feed_forward/out',
-      number,
-    )
+    y = self.activation(self.dense(x, f'{layers}/feed_forward/in', number))
+    y = self.dense(y, f'{layers}/feed_forward/out', number)
     return self._norm_of(number, x + y, f'{layers}/feed_forward_norm')
 
   def _norm_of(self, number, x, path):

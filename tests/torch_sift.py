@@ -13,22 +13,15 @@ def _both_ways(a, b):
   return -(q * F.log_softmax(a, -1)).sum(-1) - (p * F.log_softmax(b, -1)).sum(-1)
 
 
-def _one_way(a, b):
-  return -(F.softmax(b, -1).detach() * F.log_softmax(a, -1)).sum(-1)
-
-
 def _binary(a, b):
   each = F.binary_cross_entropy_with_logits
   both = each(a, b.sigmoid().detach(), reduction='none')
   return (both + each(b, a.sigmoid().detach(), reduction='none')).mean(-1)
 
 
-DIVERGENCES = {
-  'symmetric_kl': _both_ways,
-  'kl': _one_way,
-  'mse': lambda a, b: ((a - b) ** 2).mean(-1),
-  'labels': _binary,
-}
+DIVERGENCES = {'symmetric_kl': _both_ways, 'labels': _binary}
+DIVERGENCES['kl'] = lambda a, b: -(F.softmax(b, -1).detach() * F.log_softmax(a, -1)).sum(-1)
+DIVERGENCES['mse'] = lambda a, b: ((a - b) ** 2).mean(-1)
 
 
 class Sift:
@@ -50,12 +43,8 @@ class Sift:
     return (self.clean_BLE,)
 
   def loss(self, inputs, start_BLE, of_task, units, read=lambda out: (out.logits,)):
-    """The loss.
-
-    Args:
-      of_task: logits → loss.
-      units: weights of the units (rows, tokens), whose sum is the divisor.
-      read: the network's result → its logits, compared one by one and averaged.
+    """of_task: logits → loss. units: weights of the units (rows, tokens), whose sum is the divisor.
+    read: the network's result → its logits, compared one by one and averaged.
     """
 
     def apart_from(targets):

@@ -1,8 +1,5 @@
-"""An objective and batches small enough for a test of the step to be about the step: a bag of words
-with two heads and dropout.
-
-It has what the real ones have: two normalizers, a batch that is not evenly weighted, dropout,
-parameters with a stacked axis.
+"""A bag of words with two heads, small enough for a test of the step to be about the step. It has
+what real ones have: two normalizers, uneven weights, dropout, parameters with a stacked axis.
 """
 
 import dataclasses
@@ -41,26 +38,16 @@ def toy(dropout=0.1, with_carry=False):
   def init(key):
     a, b, c = jax.random.split(key, 3)
     draw = lambda key, *shape: 0.3 * jax.random.normal(key, shape)
-    return {
-      'encoder': {
-        'embeddings': {
-          'word': {'embedding': draw(a, VOCAB, WIDTH)},
-          'norm': {'scale': jnp.ones(WIDTH)},
-        },
-        'layers': {
-          'feed_forward': {
-            'in': {'kernel': draw(b, 2, WIDTH, WIDTH), 'bias': jnp.zeros((2, WIDTH))}
-          }
-        },
-      },
-      'pair_head': {'classifier': {'kernel': draw(c, WIDTH, 2), 'bias': jnp.zeros(2)}},
-    }
+    words = {'embedding': draw(a, VOCAB, WIDTH)}
+    dense = {'kernel': draw(b, 2, WIDTH, WIDTH), 'bias': jnp.zeros((2, WIDTH))}
+    head = {'kernel': draw(c, WIDTH, 2), 'bias': jnp.zeros(2)}
+    embeddings = {'word': words, 'norm': {'scale': jnp.ones(WIDTH)}}
+    encoder = {'embeddings': embeddings, 'layers': {'feed_forward': {'in': dense}}}
+    return {'encoder': encoder, 'pair_head': {'classifier': head}}
 
   def normalizers(batch):
-    return {
-      'masked': batch['masked_weights'].sum(),
-      'pairs': jnp.float32(batch['pair_labels'].shape[0]),
-    }
+    pairs = jnp.float32(batch['pair_labels'].shape[0])
+    return {'masked': batch['masked_weights'].sum(), 'pairs': pairs}
 
   def loss(params, batch, normalizers, carry, key, train):
     words = params['encoder']['embeddings']['word']['embedding']
@@ -77,16 +64,12 @@ def toy(dropout=0.1, with_carry=False):
     nll = -jnp.take_along_axis(log_p, batch['masked_targets'], axis=1)
     masked = jnp.sum(nll * batch['masked_weights'])
     head = params['pair_head']['classifier']
-    pair = -jnp.take_along_axis(
-      jax.nn.log_softmax(x @ head['kernel'] + head['bias']), batch['pair_labels'][:, None], axis=1
-    ).sum()
-    value = masked / objective.at_least_one(normalizers['masked']) + pair / objective.at_least_one(
-      normalizers['pairs']
-    )
-    return value, (
-      jax.lax.stop_gradient(carry),
-      {'masked': {'mlm_loss': masked}, 'pairs': {'pair_loss': pair}},
-    )
+    log_q, labels = jax.nn.log_softmax(x @ head['kernel'] + head['bias']), batch['pair_labels']
+    pair = -jnp.take_along_axis(log_q, labels[:, None], axis=1).sum()
+    value = masked / objective.at_least_one(normalizers['masked'])
+    value += pair / objective.at_least_one(normalizers['pairs'])
+    sums = {'masked': {'mlm_loss': masked}, 'pairs': {'pair_loss': pair}}
+    return value, (jax.lax.stop_gradient(carry), sums)
 
   carry = (lambda n: jnp.zeros((n, WIDTH))) if with_carry else (lambda n: ())
   reads = ('input_ids', 'masked_targets', 'masked_weights', 'pair_labels')
@@ -143,9 +126,8 @@ def phase_run(
 ):
   """A PhaseRun of toy batches. changes: of the optimizer's fields."""
   objective = objective or toy()
-  schedule = call_part(
-    schedules, 'linear_after_warmup', total, learning_rate=learning_rate, warmup=2
-  )
+  rates = dict(learning_rate=learning_rate, warmup=2)
+  schedule = call_part(schedules, 'linear_after_warmup', total, **rates)
   paths = trees.paths_of(jax.eval_shape(objective.init, jax.random.key(0)))
   fields = dict(b2=0.999, no_decay=NO_DECAY, clip_norm=1.0)
   fields = found.fields('optimizer', optimizer, **{**fields, **changes})
@@ -185,10 +167,8 @@ def of_an_encoder(
   params = small.parameters(made)
   made = made._replace(init=lambda key: jax.tree.map(jnp.asarray, params))
   how = dict(objective=made, mesh=mesh, accumulation=accumulation)
-  return dataclasses.replace(
-    phase_run(**how, learning_rate=2e-3),
-    data=rows_of(features, lambda a, b: map(batch_of, range(a, b))),
-  )
+  rows = rows_of(features, lambda a, b: map(batch_of, range(a, b)))
+  return dataclasses.replace(phase_run(**how, learning_rate=2e-3), data=rows)
 
 
 def rows_of(features, iterate, held_out=()):
@@ -212,10 +192,8 @@ def one_device():
 
 
 def run(phase_run, steps, state=None, update=None):
-  """(state, losses) after `steps` steps of a phase_run; waits for each, since CPU collectives under
-  way together can hang.
-
-  update: the phase_run's compiled step, if there already is one.
+  """(state, losses) after some steps; waits for each, since CPU collectives under way together can
+  hang. update: the phase_run's compiled step, if there already is one.
   """
   state = phase_runs.fresh(phase_run) if state is None else state
   update, losses = update or phase_runs.train_step(phase_run), []
@@ -227,5 +205,4 @@ def run(phase_run, steps, state=None, update=None):
 
 
 def flat(tree):
-  """{path: numpy array}."""
   return {trees.path_of(p): np.asarray(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)}

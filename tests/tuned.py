@@ -15,6 +15,7 @@ from tests.pretrained import test_loading as made
 WORDS = ('the', 'time', 'machine', 'stood', 'there', 'I', 'looked', 'at')
 COUNTS = {'train': 96, 'dev': 40, 'test': 6}
 ENDINGS = {'classify': 'tsv', 'tag': 'txt', 'choice': 'jsonl', 'qa': 'json'}
+_CSV = {f'source__files__{split}': f'{split}.csv' for split in COUNTS}
 
 
 def rows(count, seed):
@@ -94,9 +95,6 @@ def of_kind(name):
   if name != 'ratings':
     return config(name, features__doc_stride=6) if name.startswith('qa') else config(name)
   return config('regress', made_by=ratings_config.get_config, **_CSV)
-
-
-_CSV = {f'source__files__{split}': f'{split}.csv' for split in COUNTS}
 
 
 def world(folder, *families, **counts):

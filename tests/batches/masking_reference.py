@@ -1,6 +1,4 @@
-"""The sequential maskings once more, a row at a time in plain Python, on the same random bits: the
-definitions that the batched loops must equal position by position.
-"""
+"""The sequential maskings in plain Python, a row at a time, on the same random bits."""
 
 import numpy as np
 
@@ -14,9 +12,8 @@ class Row:
   """One row: its words [(first column, column behind)], in runs, and its random bits."""
 
   def __init__(self, features, keys, r, level='word', exclude=()):
-    self.ids, self.pack, self.marks = (
-      features[k][r].tolist() for k in ('input_ids', 'segment_ids', 'units')
-    )
+    names = 'input_ids', 'segment_ids', 'units'
+    self.ids, self.pack, self.marks = (features[k][r].tolist() for k in names)
     self.length, self.key = len(self.ids), (keys[r, :1], keys[r, 1:])
     self.used = sum(p > 0 for p in self.pack)
     barred = {SPECIAL[name] for name in ('cls', 'sep', *exclude)}
@@ -87,18 +84,15 @@ def whole_word(row, rate):
 
 
 def independent(row, rate):
-  return row.tokens(
-    w for w, (a, _) in enumerate(row.words) if row.bits(hashing.COIN, a) < hashing.threshold(rate)
-  )
+  falls = lambda a: row.bits(hashing.COIN, a) < hashing.threshold(rate)
+  return row.tokens(w for w, (a, _) in enumerate(row.words) if falls(a))
 
 
 def shuffled(row, rate, weights):
   thresholds = contract.cumulative(weights, '')
   starts = {a: w for w, (a, _) in enumerate(row.words)}
-  runs = [
-    (starts[c], row.draw_length(thresholds, c, row.room(starts[c])))
-    for c in row.ranked(list(starts))
-  ]
+  size = lambda c: row.draw_length(thresholds, c, row.room(starts[c]))
+  runs = [(starts[c], size(c)) for c in row.ranked(list(starts))]
   return take(row, runs, nearest(row.used, rate))
 
 
@@ -189,9 +183,8 @@ def xlnet_spans(row, block, goals, context, max_span, pieces, reverse):
       if pieces:
         end = min(begin + n, part.words[run[-1]][1])
       else:
-        end = max(
-          [part.words[w][1] for w in run[:n] if part.words[w][1] - begin <= left], default=begin
-        )
+        ends = [part.words[w][1] for w in run[:n]]
+        end = max([x for x in ends if x - begin <= left], default=begin)
       out |= {part.column[c] for c in range(begin, end)}
       left -= end - begin
       column = end + context * n - before

@@ -18,16 +18,9 @@ def corpus(**fields):
 
 
 def layout(rows, length, seed=0, long=0.4, direction=False, unknown=0.0):
-  """Features before masking, and keys.
-
-  Args:
-    rows: for each row its segments, for each segment its runs of text (token counts): [CLS] run
-      [SEP] run [SEP] ….
-    length: L; a row must fit.
-    seed: of tokens, marks and keys.
-    long: share of tokens that continue a word.
-    direction: whether rows have one, at random.
-    unknown: share of unknown tokens.
+  """Features before masking, and keys. rows: for each row its segments, for each segment its runs
+  of text (token counts): [CLS] run [SEP] run [SEP] …. long, unknown: shares of tokens that continue
+  a word, and of unknown ones.
   """
   draw = np.random.default_rng(seed)
   ids = np.full((len(rows), length), SPECIAL['pad'], np.int32)
@@ -61,9 +54,8 @@ def layout(rows, length, seed=0, long=0.4, direction=False, unknown=0.0):
   units[frame] = 0
   units[np.roll(frame, 1, 1)] &= word_marks.IN_PHRASE | word_marks.IN_ENTITY
   keys = np.stack(hashing.fold(hashing.new_key(seed), np.arange(len(rows))), -1)
-  features = dict(
-    input_ids=ids, token_type_ids=np.zeros_like(ids), segment_ids=pack, units=units.astype(np.int32)
-  )
+  features = dict(input_ids=ids, token_type_ids=np.zeros_like(ids), segment_ids=pack)
+  features['units'] = units.astype(np.int32)
   if direction:
     features['direction'] = draw.integers(0, 2, len(rows)).astype(np.int32)
   return features, keys
@@ -97,7 +89,6 @@ def full(rows, length, seed=0, **fields):
 
 
 def build(section, length, corpus):
-  """The masking of a section."""
   fields = dict(section)
   return call_part(masking, fields.pop('name'), length, corpus, **fields)
 

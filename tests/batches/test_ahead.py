@@ -1,5 +1,3 @@
-"""Batches ahead of the training loop: tf.data and threads give the same, in order, and stop."""
-
 import sys
 import threading
 import time

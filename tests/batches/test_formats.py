@@ -1,6 +1,4 @@
-"""Each format against a literal, sentence-by-sentence reading of its definition, for any lengths of
-documents.
-"""
+"""Each format against a literal, sentence-by-sentence reading of its definition."""
 
 import numpy as np
 import pytest
@@ -23,11 +21,8 @@ from tests.found import call_part
 
 # Every format but that of lanes (tests/batches/test_memory.py), with the usual values of its
 # fields.
-FIELDS = {
-  name: found.fields('format', name)
-  for name in parts.SECTIONS['format']
-  if name != 'memory_segments'
-}
+NAMES = [name for name in parts.SECTIONS['format'] if name != 'memory_segments']
+FIELDS = {name: found.fields('format', name) for name in NAMES}
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
 CLS, SEP = SPECIAL['cls'], SPECIAL['sep']
 KEY = hashing.new_key(11)
@@ -37,7 +32,7 @@ KEY = hashing.new_key(11)
 documents_of_lengths = st.lists(
   st.lists(st.integers(0, 25), max_size=12), min_size=1, max_size=8
 ).filter(lambda d: sum(map(sum, d)) > 0)
-some = settings(max_examples=120, deadline=None)
+rates, some = st.sampled_from([0.0, 0.3, 0.5, 1.0]), settings(max_examples=120, deadline=None)
 
 
 def _ends(sizes):
@@ -205,12 +200,7 @@ def _segment_pairs_literally(documents, length, short_rate, negative_rate):
 
 @some
 @example([[1, 1, 1, 1]], 7, 0.0, 1.0)  # the other document is the only one
-@given(
-  documents_of_lengths,
-  st.integers(5, 24),
-  st.sampled_from([0.0, 0.3, 1.0]),
-  st.sampled_from([0.0, 0.5, 1.0]),
-)
+@given(documents_of_lengths, st.integers(5, 24), rates, rates)
 def test_segment_pairs_are_those_of_the_literal_walk(lengths, length, short_rate, negative_rate):
   fields = dict(short_rate=short_rate, negative_rate=negative_rate)
   features, _ = _batch(lengths, length, 'segment_pairs', **fields)

@@ -1,7 +1,3 @@
-"""Pairs without a false half, in order or swapped; adjacent segments; blocks of tokens: for any
-lengths of documents.
-"""
-
 from unittest import mock
 
 import hypothesis
@@ -67,9 +63,8 @@ def _pooled_literally(documents, length, pool):
   draw, limit, chunks, sentence = formats._draw, length - 3, [], 0
   for document in documents:
     while document:
-      size = next(
-        (n for n in range(1, len(document)) if sum(map(len, document[:n])) >= limit), len(document)
-      )
+      ends = (n for n in range(1, len(document)) if sum(map(len, document[:n])) >= limit)
+      size = next(ends, len(document))
       cut = 1 + int(hashing.below(np.array([draw(hashing.CUT, sentence)]), max(size - 1, 1))[0])
       chunk, document = document[:size], document[size:]
       segments = [sum(s, []) for s in (chunk[:cut], chunk[cut:]) if s]
@@ -131,12 +126,7 @@ def _adjacent_literally(documents, length, single_rate, short_rate):
 
 
 @some
-@given(
-  documents_of_lengths,
-  st.integers(5, 40),
-  st.sampled_from([0.0, 0.1, 0.5, 1.0]),
-  st.sampled_from([0.0, 0.05, 1.0]),
-)
+@given(documents_of_lengths, st.integers(5, 40), formats.rates, formats.rates)
 def test_adjacent_segments_are_those_of_the_literal_loop(lengths, length, single_rate, short_rate):
   rates = dict(single_rate=single_rate, short_rate=short_rate)
   features, form = _batch(lengths, length, 'adjacent_segments', **rates)

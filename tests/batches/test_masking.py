@@ -1,7 +1,3 @@
-"""Token masking: exact counts, uniform choice, the declared shares. Properties of every masking are
-in test_masking_properties.py.
-"""
-
 import numpy as np
 import pytest
 
@@ -58,9 +54,7 @@ def test_every_maskable_position_and_every_pair_of_them_is_equally_likely(maskab
   assert abs(together[~np.eye(m, dtype=bool)] - pair).max() < 5 * (pair * (1 - pair) / rows) ** 0.5
 
 
-@pytest.mark.parametrize(
-  'corruption', [(0.8, 0.1, 0.1), (0.6, 0.3, 0.1), (1.0, 0.0, 0.0), (0.0, 0.0, 1.0)]
-)
+@pytest.mark.parametrize('corruption', [(0.8, 0.1, 0.1), (0.6, 0.3, 0.1), (1, 0, 0), (0, 0, 1)])
 def test_masked_tokens_are_corrupted_in_the_declared_shares(corruption):
   out, _ = _mask([128] * 4000, 128, corruption=corruption)
   row, slot = np.nonzero(out['masked_weights'])

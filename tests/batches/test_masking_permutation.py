@@ -1,7 +1,3 @@
-"""Permutation: the mask is the release's perm_mask, predictions are as many as declared, and read
-from the right end.
-"""
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,3 @@
-"""Properties of every masking, for rows of any lengths and layout: tokens, targets, budgets,
-special tokens, bits, independence.
-"""
-
 import hypothesis
 import numpy as np
 import pytest
@@ -59,9 +55,7 @@ def layouts(draw):
 
 @pytest.mark.parametrize('name', SECTIONS)
 @hypothesis.settings(max_examples=15, deadline=None, derandomize=True)
-@hypothesis.given(
-  rows=layouts(), seed=st.integers(0, 2**31), long=st.sampled_from([0.0, 0.3, 0.7, 1.0])
-)
+@hypothesis.given(rows=layouts(), seed=st.integers(0, 2**31), long=st.sampled_from([0.0, 0.3, 1]))
 def test_tokens_are_conserved_and_predictions_fit_the_row(name, rows, seed, long):
   features, keys = masking_rows.layout(rows, LENGTH, seed, long=long, direction=True)
   mask = _build(name)

@@ -1,7 +1,3 @@
-"""Replacements of predicted tokens: shares per piece, unit and span, by frequency, similar words;
-borders of spans.
-"""
-
 import numpy as np
 import pytest
 
@@ -16,6 +12,7 @@ from tests.batches.masking_rows import SPECIAL
 from tests.batches.masking_rows import V
 
 CORPUS = masking_rows.corpus()
+SIMILAR = dict(corrupted='units', substitute='similar', rate=0.3)
 
 
 def _run(section, layout, corpus=CORPUS):
@@ -107,9 +104,6 @@ def test_borders_are_those_of_the_merged_span_and_only_inside_a_run_of_text():
   assert 500 < borders < out['masked_weights'].sum()
 
 
-# --- similar words ---
-
-
 WORDS = np.array([[200, -1], [201, -1], [202, -1], [300, 301], [302, 303], [304, 305], [306, 307]])
 
 
@@ -141,9 +135,6 @@ def _similar_rows(rows=1200, length=62):
     tokens, marks = (tokens + [200] * 4)[: length - 2], (marks + [0] * 4)[: length - 2]
     features['input_ids'][r, 1:-1], features['units'][r, 1:-1] = tokens, marks
   return features, keys
-
-
-SIMILAR = dict(corrupted='units', substitute='similar', rate=0.3)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,3 @@
-"""Every sequential masking equals its definition, written once more row by row, position by
-position.
-"""
-
 import numpy as np
 import pytest
 
@@ -91,9 +87,8 @@ def test_permutation_targets_are_the_spans_of_each_block_and_then_single_tokens(
     row = reference.Row(features, keys, r)
     used = [sum(p > 0 for p in row.pack[a:b]) for a, b in zip(ends, ends[1:])]
     goals = [(f * u + (b - a) // 2) // (b - a) for f, u, a, b in zip(full, used, ends, ends[1:])]
-    spans = reference.xlnet_spans(
-      row, block, goals, 6, 5, span_units == 'pieces', direction and features['direction'][r]
-    )
+    reverse = direction and features['direction'][r]
+    spans = reference.xlnet_spans(row, block, goals, 6, 5, span_units == 'pieces', reverse)
     wanted = set(spans)
     for b, (low, high) in enumerate(zip(ends, ends[1:])):
       wanted |= reference.single_tokens(row, b, low, high, block, goals[b], spans)

@@ -1,7 +1,3 @@
-"""Lanes: every row of a batch goes on in its own text, forwards or backwards, and loses no place of
-it.
-"""
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -154,9 +150,7 @@ def test_too_little_text_for_the_lanes_is_refused_with_the_batch_that_would_do()
     _make([[5] * 100], reuse_length=20)
 
 
-@pytest.mark.parametrize(
-  'masking', [parts.whole_word(), parts.ngram(), parts.span()], ids=lambda m: m.name
-)
+@pytest.mark.parametrize('masking', [parts.whole_word(), parts.ngram(), parts.span()])
 def test_words_are_masked_whole_in_rows_read_from_right_to_left_too(masking):
   tokens = 10 + np.arange(6000)
   # words of three tokens, sentences of two words

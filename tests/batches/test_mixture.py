@@ -1,5 +1,3 @@
-"""Several corpora: whose turn it is, whose rows come, and how much of each was read."""
-
 import pathlib
 
 import numpy as np
@@ -17,7 +15,6 @@ from bertzoo_jax.parts import ranges
 from configs import roberta
 
 WORDS = {'large': 90_000, 'small': 20_000}
-
 
 SHARES = [
   ((), [100, 37]),

@@ -1,5 +1,3 @@
-"""A mistake on the command line ends with one sentence, the remedy, and exit code 2."""
-
 import errno
 import os
 import pathlib
@@ -15,7 +13,6 @@ from tests import commands
 from tests.cli import forked
 
 ROOT = pathlib.Path(__file__).parents[2]
-
 
 PROGRAM = """'''What this does.
 
@@ -33,13 +30,11 @@ cli.run(lambda _: print('ran'))
 
 
 def _small(*flags, **options):
-  """A program that only reads its flags."""
   return forked.run(PROGRAM, *flags, **options)
 
 
 RATE = 'Did you mean --config.schedule.learning_rate?'
 TINY = '--config=configs/bert.py:tiny'
-
 
 WRONG = [
   (f'{TINY} --config.masking.rat=0.2', "'rat'. Did you mean --config.masking.rate?"),

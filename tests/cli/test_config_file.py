@@ -1,5 +1,3 @@
-"""--config: a shipped config by its name, anywhere; a file of one's own."""
-
 import importlib
 import pathlib
 from unittest import mock
@@ -15,7 +13,6 @@ from tests.refused import refused
 ROOT = pathlib.Path(__file__).parents[2]
 OWN = 'from bertzoo_jax.configs import bert\n\n'
 OWN += 'def get_config(argument="tiny"):\n  return bert.get_config(argument)'
-
 
 SHIPPED = {
   'bert:tiny': 'bert',

@@ -1,5 +1,3 @@
-"""--config.section.field=value: fields that a line sets, and that it cannot set."""
-
 import json
 import pathlib
 
@@ -34,12 +32,9 @@ def test_a_flag_sets_a_field_of_every_task_and_a_task_s_own_flag_wins():
   assert all(one == [8, [0, 1], 1e-3, False] for one in found.values())
 
 
-RATE, SIZE = (
-  'Did you mean --config.schedule.learning_rate?\n',
-  'Did you mean --config.batch_size?\n',
-)
+RATE = 'Did you mean --config.schedule.learning_rate?\n'
+SIZE = 'Did you mean --config.batch_size?\n'
 REPLACED = '--config.schedule overrides --config.suite.rte.schedule.warmup, given before it'
-
 
 AX = 'Not every task has it: set --config.suite.mnli.source.files.test_ax.\n'  # one task alone
 WRONG_FOR_A_SUITE = [

@@ -1,5 +1,3 @@
-"""Phases, the argument of a config file, and the fields of science."""
-
 import itertools
 import json
 import re

@@ -1,5 +1,3 @@
-"""The counter hash and the shuffle: the same everywhere, uniform, independent."""
-
 import collections
 import itertools
 

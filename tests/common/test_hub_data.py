@@ -1,5 +1,3 @@
-"""hf:NAME/CONFIG:SPLIT: the files of a data set, read as files of that kind are."""
-
 import json
 import pathlib
 import shutil

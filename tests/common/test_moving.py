@@ -1,5 +1,3 @@
-"""Numbers that move with the step: values, batches, losses and refusals."""
-
 import math
 
 import jax

@@ -1,5 +1,3 @@
-"""Progress: lines, a bar, and the time left."""
-
 import re
 
 from bertzoo_jax.common import progress

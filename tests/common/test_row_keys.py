@@ -1,5 +1,3 @@
-"""Random bits of rows: like coins, and a function of row and place alone."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,10 +33,8 @@ def test_bits_are_like_coins_and_as_many_are_kept_as_asked(drawn):
 
 def test_bits_of_neighbours_of_other_rows_heads_layers_and_steps_have_nothing_in_common(drawn):
   one = drawn[0]
-  coins = [
-    (x >> 31).astype(np.float64) * 2 - 1
-    for x in (*drawn, np.roll(one, 1, 0), np.roll(one, 1, 1), one.T)
-  ]
+  bits = *drawn, np.roll(one, 1, 0), np.roll(one, 1, 1), one.T
+  coins = [(x >> 31).astype(np.float64) * 2 - 1 for x in bits]
   for i, a in enumerate(coins):
     for b in coins[:i]:
       assert abs(np.mean(a * b)) < 5 / np.sqrt(a.size)

@@ -1,5 +1,3 @@
-"""Storage: lists of addresses; which errors may pass."""
-
 import errno
 import http.client
 import types

@@ -9,6 +9,8 @@ MODELS = {
   'BPE': {'type': 'BPE', 'vocab': {'a': 0, 'b': 1}, 'merges': []},
   'Unigram': {'type': 'Unigram', 'vocab': [['a', -1.0], ['b', -2.0]]},
 }
+PIECES = {f'p{i}': i for i in range(4096)}
+TURNED = {piece: (i + 1) % 4096 if i < 3960 else i for piece, i in PIECES.items()}
 
 
 def test_pieces_and_added_tokens_of_every_kind_of_tokenizer_are_read(tmp_path):
@@ -27,18 +29,12 @@ def test_pieces_and_added_tokens_of_every_kind_of_tokenizer_are_read(tmp_path):
 def test_a_folder_of_prepare_whose_vocabulary_has_two_lines_swapped_is_refused(tmp_path):
   (tmp_path / 'tokenizer.json').write_text(json.dumps({'model': MODELS['WordPiece']}))
   (tmp_path / 'bertzoo.json').write_text('{}')
-  for name, swapped, right in (
-    ('vocab.txt', 'b\na\n', 'a\nb\n'),
-    ('vocab.json', '{"b": 0, "a": 1}', '{"a": 0, "b": 1}'),
-  ):
+  ids = ('vocab.json', '{"b": 0, "a": 1}', '{"a": 0, "b": 1}')
+  for name, swapped, right in (('vocab.txt', 'b\na\n', 'a\nb\n'), ids):
     (tmp_path / name).write_text(swapped)
     refused(f'{name} and the tokenizer.json beside it', vocabulary.read_folder, tmp_path)
     (tmp_path / name).write_text(right)
     assert vocabulary.read_folder(tmp_path) == {'a': 0, 'b': 1}
-
-
-PIECES = {f'p{i}': i for i in range(4096)}
-TURNED = {piece: (i + 1) % 4096 if i < 3960 else i for piece, i in PIECES.items()}
 
 
 def test_the_difference_of_two_vocabularies_is_counted_with_an_example():

@@ -1,7 +1,4 @@
-"""Any encoder keeps what bertzoo_jax/model/protocol.py promises of it.
-
-python -m pytest tests/conformance --config my/config.py:tiny
-"""
+"""Any encoder keeps what bertzoo_jax/model/protocol.py promises of it."""
 
 import dataclasses
 import functools
@@ -64,7 +61,6 @@ def make(encoder_of):
 
 @pytest.fixture(scope='module')
 def params(make):
-  """Every leaf moved off its initial value."""
   return small.parameters(objectives.BY_NAME['mlm'](make()))['encoder']
 
 
@@ -79,10 +75,8 @@ def run(encoder, params, *args, method=None, **kwargs):
 
 def rows(batch, numbers=slice(None), tokens=slice(None)):
   """Rows without predictions, with a key of the dropout that is common to all of them."""
-  return {
-    **{name: batch[name][numbers, tokens] for name in READ},
-    'common_key': np.array([3, 4], np.uint32),
-  }
+  features = {name: batch[name][numbers, tokens] for name in READ}
+  return features | {'common_key': np.array([3, 4], np.uint32)}
 
 
 def test_it_lacks_no_member_and_its_vectors_have_the_shape_and_the_type_that_are_promised(make):
@@ -94,10 +88,8 @@ def test_it_lacks_no_member_and_its_vectors_have_the_shape_and_the_type_that_are
     assert {x.dtype for x in jax.tree.leaves(shapes)} == {jnp.dtype('float32')}
     word = shapes['embeddings']['word']['embedding']
     assert word.shape == (small.VOCAB, encoder.embedding_width)
-    for method, width, kind in (
-      (None, encoder.hidden_size, dtype),
-      ('embed', encoder.embedding_width, jnp.float32),
-    ):
+    embedded = 'embed', encoder.embedding_width, jnp.float32
+    for method, width, kind in ((None, encoder.hidden_size, dtype), embedded):
       out = jax.eval_shape(functools.partial(run, encoder, method=method), shapes, batch)
       assert (out.shape, out.dtype) == ((4, 24, width), kind)
     assert encoder.type_vocab_size >= 0 and encoder.padding_side in ('right', 'left')

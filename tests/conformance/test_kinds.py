@@ -1,7 +1,4 @@
-"""Any kind of task keeps what bertzoo_jax/tasks/kinds/kind.py promises of it.
-
-python -m pytest tests/conformance --config my_task.py
-"""
+"""Any kind of task keeps what bertzoo_jax/tasks/kinds/kind.py promises of it."""
 
 import dataclasses
 import functools
@@ -75,9 +72,6 @@ def test_every_metric_has_a_direction_a_split_without_labels_is_refused_and_an_e
     'choices': value[:3],
   }[inputs.value.form]
   assert inputs.read(row) is not None and inputs.read(3) is None
-
-
-# --- a kind of one's own, from training to export ---
 
 
 def test_a_run_keeps_the_checkpoint_of_the_lowest_score_and_every_number_has_its_name(

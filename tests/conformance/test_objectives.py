@@ -1,7 +1,4 @@
-"""Any objective keeps what bertzoo_jax/objectives/objective.py promises of it.
-
-python -m pytest tests/conformance --config my/config.py:tiny
-"""
+"""Any objective keeps what bertzoo_jax/objectives/objective.py promises of it."""
 
 import functools
 import re

@@ -1,7 +1,4 @@
-"""Any masking, format, schedule and optimizer keeps the promises of its axis.
-
-python -m pytest tests/conformance --config my/config.py:tiny
-"""
+"""Any masking, format, schedule and optimizer keeps the promises of its axis."""
 
 import types
 

@@ -1,5 +1,3 @@
-"""The corpus on disk: reads what was written, and refuses what was damaged."""
-
 import errno
 import json
 import os
@@ -24,6 +22,8 @@ from bertzoo_jax.corpus import splits
 from bertzoo_jax.corpus import verification
 
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4)
+SHARDS = [[[[5, 6, 7], [8]], [[9, 10]]], [[[11], [12, 13, 14, 15], [16]]], [[[17, 18]]]]
+ROTTEN = 'train/00002.tokens.npy is damaged'
 
 
 def write(folder, shards, vocab_size=100, held_out=()):
@@ -42,9 +42,6 @@ def write(folder, shards, vocab_size=100, held_out=()):
     splits[split] = dict(documents=0, sentences=0, tokens=0, bytes=7, shards=entries)
   small_corpora.finish(folder, splits, vocab_size, special=SPECIAL, tokenizer_hash='t')
   return folder
-
-
-SHARDS = [[[[5, 6, 7], [8]], [[9, 10]]], [[[11], [12, 13, 14, 15], [16]]], [[[17, 18]]]]
 
 
 def test_offsets_run_on_over_shards(tmp_path):
@@ -274,9 +271,6 @@ def rotten(tmp_path):
   os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
   assert facts() == before
   return tmp_path
-
-
-ROTTEN = 'train/00002.tokens.npy is damaged'
 
 
 def test_a_bit_that_rots_after_the_first_verification_is_found_at_the_next_start(rotten):

@@ -1,5 +1,3 @@
-"""A mapped file of a corpus that is cut while it is read: a sentence with its name, no SIGBUS."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""The notes of prepare on what a text holds that a model should rarely learn."""
-
 import importlib.util
 import os
 import pathlib

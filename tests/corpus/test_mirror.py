@@ -1,6 +1,4 @@
-"""A corpus in an object store reaches the disk whole, checked, or with a sentence. The store is a
-local folder that is said to be remote.
-"""
+"""The object store is a local folder that is said to be remote."""
 
 import numpy as np
 import pytest
@@ -23,11 +21,8 @@ def remote(tmp_path, monkeypatch):
 def test_a_mirror_holds_the_same_corpus_and_fetches_only_what_is_missing(remote, tmp_path):
   folder = mirror.local(remote, tmp_path / 'cache', say=lambda text: None)
   opened = corpus.open(folder)
-  assert opened.splits['train'].gather(np.arange(27)).tolist() == [
-    *range(9),
-    *range(1, 10),
-    *range(2, 11),
-  ]
+  ids = opened.splits['train'].gather(np.arange(27)).tolist()
+  assert ids == [*range(9), *range(1, 10), *range(2, 11)]
   assert (folder / 'tokenizer' / 'vocab.txt').read_text() == 'a\nb\n'
   assert mirror.local(tmp_path, None) == storage.path(tmp_path)
   folder = mirror.local(remote, tmp_path / 'cache', say=lambda text: None)

@@ -1,5 +1,3 @@
-"""Microsoft's own layout of DeBERTa: pickles through the converter."""
-
 import json
 import os
 import pathlib
@@ -73,7 +71,6 @@ def shapes(layers, vocabulary, *heads):
 
 
 def random_tensors(named):
-  """Random values, with norms around 1."""
   make = lambda name, shape: DRAW.normal(
     1.0 if name.endswith('LayerNorm.weight') else 0.0, 0.1, shape
   ).astype(np.float32)
@@ -112,7 +109,6 @@ def tensors_of(folder):
 
 
 def same(a, b):
-  """Asserts equal names and equal arrays."""
   assert a.keys() == b.keys()
   for name, x in a.items():
     np.testing.assert_array_equal(x, b[name], err_msg=name)
@@ -140,12 +136,10 @@ def test_a_converted_generator_is_what_transformers_computes_with_it(converted):
 
 
 def compare(folder, name, *strangers):
-  """Asserts that transformers computes what we do from a directory."""
   a, (params, report) = architectures.choose(name), hf.load(folder)
   words = hf.vocabulary_size(params)
-  encoder = encoders.BY_NAME[a.part](
-    vocab_size=words, dtype=np.float32, initializer='normal', vocab_multiple=1, **report.encoder
-  )
+  how = dict(initializer='normal', vocab_multiple=1, **report.encoder)
+  encoder = encoders.BY_NAME[a.part](vocab_size=words, dtype=np.float32, **how)
   computed, batch = a.computes(encoder), verify.random_batch(words, LENGTH, 0, 0)
   ours = verify.our_logits(computed.encoder, params, batch)
   unread = (*computed.unread, *strangers)
@@ -154,8 +148,6 @@ def compare(folder, name, *strangers):
 
 
 class Command:
-  """Runs a command when it is unpickled."""
-
   def __reduce__(self):
     return os.system, ('true',)
 
@@ -169,7 +161,6 @@ def _saved(content):
 
 
 def _bytes(change):
-  """Changes the bytes of the pickle."""
   at = lambda folder: folder / convert._WEIGHTS
   return lambda folder: at(folder).write_bytes(change(at(folder).read_bytes()))
 

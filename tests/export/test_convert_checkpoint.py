@@ -1,6 +1,4 @@
-"""Google's releases, TensorFlow checkpoints, through the converter. Here variables are named from
-transformers' own tensors, by a table of its own for each release.
-"""
+"""Variables are named from transformers' own tensors, by a table of its own for each release."""
 
 import json
 
@@ -34,6 +32,7 @@ LAYER = {  # of BERT and ELECTRA: transformers' name without .weight and .bias, 
   **{f'output.{x}': f'output/{x}' for x in ('dense', 'LayerNorm')},
 }
 TABLES = ('word_embeddings', 'position_embeddings', 'token_type_embeddings', 'LayerNorm')
+GROUPS = dict(num_hidden_groups=2)
 
 
 def _layers(ours, theirs):
@@ -101,7 +100,6 @@ TIED = ('decoder', 'generator_lm_head.weight')
 
 
 def _variable(tensor, named):
-  """Google's name of a tensor."""
   at, _, end = tensor.rpartition('.')
   scope = named[at]
   if scope.endswith('/output') and at in ('cls.predictions', 'predictions', 'generator_lm_head'):
@@ -161,9 +159,6 @@ def _same(folder, network):
   batch = verify.random_batch(found.vocab_size, SIZES['max_position_embeddings'], 2, 0)
   rows = directories.compared(folder, a, pretrained.encoder(found), found.params, batch)
   assert rows and all(row.holds for row in rows), verify.table(rows)
-
-
-GROUPS = dict(num_hidden_groups=2)
 
 
 @pytest.mark.parametrize(

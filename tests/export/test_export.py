@@ -1,7 +1,3 @@
-"""export from the outside: a workdir becomes a directory that transformers reads, or a sentence
-says why not.
-"""
-
 import json
 import pathlib
 import shutil
@@ -53,23 +49,19 @@ def make_workdir(path, config, sizes=SIZES):
   record.write({'step': 5, 'loss': 4.25, 'held_out_loss': 4.5, 'held_out_bits_per_byte': 0.5})
   record.write({'step': 9, 'loss': 1.0})
   record.close()
-  encoder = part_table.build(
-    config.encoder, encoders.BY_NAME, 'encoder', vocab_size=tokenizer.vocab_size, dtype=jnp.float32
-  )
+  given = dict(vocab_size=tokenizer.vocab_size, dtype=jnp.float32)
+  encoder = part_table.build(config.encoder, encoders.BY_NAME, 'encoder', **given)
   objective = part_table.build(config.objective, objectives.BY_NAME, 'objective', encoder=encoder)
   params = small.parameters(objective)
   small.save(path, params, step=7)
   return params
 
 
-RUNS = {'bert': bert, 'roberta': roberta}
-
-
 @pytest.fixture(scope='module')
 def runs(tmp_path_factory):
   """{name: (workdir, config, weights)}"""
   made = {}
-  for name, module in RUNS.items():
+  for name, module in dict(bert=bert, roberta=roberta).items():
     config, path = module.get_config('tiny'), tmp_path_factory.mktemp(name)
     config.phases = ((1000, {}),)
     config.tokenizer = getattr(parts, config.tokenizer.name)(vocab_size=600)
@@ -94,7 +86,7 @@ replaced 80% by the mask token, 10% by a random token; 10% stay
 Reloaded with transformers""".splitlines()
 
 
-@pytest.mark.parametrize('name', RUNS)
+@pytest.mark.parametrize('name', ['bert', 'roberta'])
 def test_an_export_is_reloaded_compared_and_described(runs, name, tmp_path, capsys):
   workdir, config, params = runs[name]
   out = tmp_path / 'deep' / 'hf'
@@ -236,16 +228,13 @@ def test_an_export_that_transformers_reads_differently_is_not_written(runs, tmp_
   assert not list(tmp_path.iterdir())
 
 
-def _shifted(logits):
-  return {name: x + 0.1 * np.arange(x.shape[-1]) for name, x in logits.items()}
-
-
 def test_without_torch_our_own_reader_compares_and_it_is_said(runs, tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(verify, 'missing_packages', lambda: ['torch'])
   for name in ('torch', 'transformers'):
     monkeypatch.setitem(sys.modules, name, None)  # importing it fails
   honest = verify.compare_logits
-  monkeypatch.setattr(verify, 'compare_logits', lambda ours, *rest: honest(_shifted(ours), *rest))
+  shifted = lambda ours: {name: x + 0.1 * np.arange(x.shape[-1]) for name, x in ours.items()}
+  monkeypatch.setattr(verify, 'compare_logits', lambda ours, *rest: honest(shifted(ours), *rest))
   with pytest.raises(errors.UserError, match='bertzoo_jax reads the export differently'):
     export.export(str(runs['bert'][0]), tmp_path / 'hf')
   monkeypatch.setattr(verify, 'compare_logits', honest)

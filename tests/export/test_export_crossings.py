@@ -1,7 +1,3 @@
-"""Networks that no class of Hugging Face holds as a whole: the encoder is exported, and heads
-without a place lie beside it and are read again.
-"""
-
 import itertools
 
 import jax

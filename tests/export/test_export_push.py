@@ -1,5 +1,3 @@
-"""export --push: a directory becomes a branch of the hub, which transformers opens by name."""
-
 import hashlib
 import inspect
 import os
@@ -92,7 +90,6 @@ def test_the_calls_are_those_of_the_library():
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
-  """A run with checkpoints 7 and 9."""
   path = tmp_path_factory.mktemp('run')
   params = test_export.make_workdir(path, bert.get_config('tiny'))
   (path / 'checkpoints' / '7').rename(path / 'seventh')
@@ -103,7 +100,6 @@ def workdir(tmp_path_factory):
 
 @pytest.fixture
 def remote(tmp_path, monkeypatch):
-  """The folder of a hub that is empty."""
   folder = tmp_path / 'hub'
   client = _SAYS(get_token=lambda: TOKEN, HfApi=lambda token: Hub(folder, token))
   monkeypatch.setattr(hub, 'huggingface_hub', client)
@@ -150,7 +146,6 @@ def test_each_kept_checkpoint_is_a_branch_that_transformers_opens_offline(
 @pytest.mark.parametrize(
   'flags, there, words',
   [
-    (dict(push='name'), '', 'write OWNER/NAME'),
     (dict(push='a/b/c'), '', 'write OWNER/NAME'),
     (dict(push=f'{NAME}@x', all_checkpoints=True), '', 'leave @x out'),
     (dict(push=NAME), 'no token', 'run hf auth login, or set .HF_TOKEN'),

@@ -1,5 +1,3 @@
-"""export of a fine-tuned run from the outside: its card, its length, runs that begin with it."""
-
 import json
 import pathlib
 import shutil
@@ -9,6 +7,7 @@ import pytest
 import small_networks as small
 
 from bertzoo_jax import export
+from bertzoo_jax import hf
 from bertzoo_jax import objectives
 from bertzoo_jax import parts
 from bertzoo_jax import tokenizers
@@ -16,6 +15,8 @@ from bertzoo_jax.common import config as configuration
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 from bertzoo_jax.pretrained import initial_weights
 from bertzoo_jax.runs import metrics
+from configs import bert
+from tests.export import test_export
 from tests.found import call_part
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
@@ -25,9 +26,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 SAMPLE = (ROOT / 'data/sample/time_machine.txt').read_text()[:40_000].split('\n\n')
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=4, intermediate_size=48)
 BERT = parts.transformer(max_positions=160, **SIZES)
-ROBERTA = parts.transformer(
-  max_positions=160, type_vocab_size=0, activation='gelu', norm_eps=1e-5, **SIZES
-)
+FORM = dict(type_vocab_size=0, activation='gelu', norm_eps=1e-5)
+ROBERTA = parts.transformer(max_positions=160, **FORM, **SIZES)
 XLNET = parts.two_stream(**SIZES)
 RATES = dict(dropout=0.3, input_dropout=0.2)
 CLASSES = {'name': 'classification', 'labels': ('bad', 'good', 'weiß'), **RATES}
@@ -42,12 +42,10 @@ RUNS = {  # family, tokenizer, encoder, objective
 
 
 def classes(encoder, head, labels):
-  """The objective of rows with these classes."""
   return call_part(objectives, 'classification', encoder, head=head, labels=labels, **RATES)
 
 
 def write(path, config, params):
-  """A workdir as a finished run leaves it, with these weights at step 7."""
   (path / 'config.json').write_text(configuration.to_json(ml_collections.ConfigDict(config)))
   (path / 'corpus.json').write_text(json.dumps({'hash': 'c0ffee'}))
   record = metrics.Record(path, 0, 1)
@@ -57,7 +55,6 @@ def write(path, config, params):
 
 
 def config(hf_class, tokenizer, encoder, objective, **fields):
-  """The config of a fine-tuned run."""
   schedule = parts.linear_from_start(learning_rate=3e-5, warmup=0)
   return ml_collections.ConfigDict(
     dict(
@@ -106,19 +103,10 @@ def test_a_card_of_a_fine_tuned_model_tells_labels_metrics_and_use(tmp_path):
 
 def pretrained(path, encoder=BERT):
   """(objective, parameters) of a run with a pair head, in a workdir, with RUNS' first tokenizer."""
-  section = RUNS['bert'][1]
-  tokenizer = tokenizers.train(section.to_dict(), lambda: iter(SAMPLE))
-  tokenizer.save(path / 'tokenizer')
-  config = parts.experiment(
-    **dict(tokenizer=section, corpus=parts.corpus(), format=parts.segment_pairs()),
-    **dict(masking=parts.token(), encoder=encoder, objective=parts.mlm_pair(), run=parts.run()),
-    **dict(optimizer=parts.adamw(), schedule=parts.linear_from_start(), phases=((10, {}),)),
-    **dict(length=32, batch_size=4, hf='BertForPreTraining'),
-  )
-  made = objectives.build(config, tokenizer.vocab_size)
-  params = small.parameters(made, seed=3)
-  write(path, config, params)
-  return made, params
+  config = bert.get_config('tiny').unlock()
+  config.tokenizer, config.encoder, config.phases = RUNS['bert'][1], encoder, ((10, {}),)
+  params = test_export.make_workdir(path, config, {})
+  return objectives.build(config, hf.vocabulary_size(params)), params
 
 
 def address_of(workdir, as_directory):
@@ -141,10 +129,8 @@ def test_fine_tuning_begins_with_the_pooler_of_a_pair_head(tmp_path, as_director
   assert small.worst(params['row_head']['classifier'], fresh['row_head']['classifier']) == 0
   assert 'row_head/pooler: the pooler of pair_head' in lines
   assert not [line for line in lines if line.startswith('ignored: pair_head/pooler')]
-  assert [line.split()[1] for line in lines if line.startswith('fresh')] == [
-    'row_head/classifier/bias',
-    'row_head/classifier/kernel',
-  ]
+  fresh = [f'row_head/classifier/{x}' for x in ('bias', 'kernel')]
+  assert [line.split()[1] for line in lines if line.startswith('fresh')] == fresh
 
 
 CLASSES3, UNNAMED = ('bad', 'good', 'weiß'), ('x', 'y', 'z')
@@ -193,12 +179,10 @@ def test_a_fine_tuned_head_is_read_where_it_fits_by_the_names_of_its_labels(tmp_
   assert 'row_head/classifier: its outputs are taken as x, y, z' in said
 
 
-@pytest.mark.parametrize(
-  'name, as_published', [('bert', False), ('roberta', True), ('xlnet', False)]
-)
-def test_the_tokenizer_cuts_where_the_run_cut_and_the_card_says_so(tmp_path, name, as_published):
+@pytest.mark.parametrize('name, published', [('bert', False), ('roberta', True), ('xlnet', False)])
+def test_the_tokenizer_cuts_where_the_run_cut_and_the_card_says_so(tmp_path, name, published):
   fine_tuned(tmp_path, name)
-  if as_published:  # a run that began with a directory of Hugging Face keeps its files
+  if published:  # a run that began with a directory of Hugging Face keeps its files
     export.export(str(tmp_path), tmp_path / 'first')
     shutil.rmtree(tmp_path / 'tokenizer')
     (tmp_path / 'tokenizer').mkdir()

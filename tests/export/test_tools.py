@@ -1,7 +1,4 @@
-"""The contracts of the tools: other programs use an exported directory, for each family of
-transformers' classes.
-
-`make test` has one family of each tool, in the transformers that is installed. `make test-tools`
+"""`make test` has one family of each tool, in the transformers that is installed. `make test-tools`
 runs the whole table, in 4.57.6 and in the newest.
 """
 
@@ -46,11 +43,8 @@ def _euro():
 
 tiny = lambda name: lambda: made.FAMILIES[name][0].get_config('tiny')
 FAMILIES = {  # model type of transformers: (→ config of a pretraining, sizes of the encoder)
-  'bert': (tiny('bert'), SIZES),
+  **{x: (tiny(x), SIZES) for x in ('bert', 'roberta', 'electra', 'albert')},
   'ernie': (lambda: ernie.get_config('tiny'), SIZES),
-  'roberta': (tiny('roberta'), SIZES),
-  'electra': (tiny('electra'), SIZES),
-  'albert': (tiny('albert'), SIZES),
   'deberta': (tiny('deberta'), {**SIZES, 'max_distance': 16}),
   'deberta-v2': (tiny('deberta_v3'), {**SIZES, 'max_distance': LENGTH, 'buckets': 8}),
   'xlnet': (tiny('xlnet'), {**made.SIZES, 'memory_length': 0, 'reuse_length': 8}),
@@ -62,6 +56,9 @@ TABLE = parts.text_tuples(files={}, text_a='a', text_b='b', label='score')
 PROMPTS = parts.text_rows(prompt_a='query: ', prompt_b='passage: ')
 # Families whose vectors of texts are of the token that classifies; and those of length 1.
 FIRST, OF_ONE = ('roberta', 'deberta-v2', 'xlnet'), ('roberta', 'bert', 'albert')
+# Byte-level BPE for which run_ner asks for no blank: words are read as the releases read them.
+ALONE, WITH_BLANK = ('modernbert', 'eurobert'), ('bloom', 'gpt2', 'roberta', 'deberta')
+NEW = int(transformers.__version__.split('.')[0]) > 4
 
 
 def config_of(family, kind):
@@ -74,9 +71,8 @@ def config_of(family, kind):
     config.objective.num_offsets = 8
   if kind == 'masks':
     return config
-  vectors = parts.cosent(
-    pooling='first' if family in FIRST else 'mean', normalize=family in OF_ONE, widths=(8,)
-  )
+  pooling = 'first' if family in FIRST else 'mean'
+  vectors = parts.cosent(pooling=pooling, normalize=family in OF_ONE, widths=(8,))
   texts = '', 24, vectors.to_dict(), TABLE, PROMPTS
   _, length, objective, source, features = texts if kind == 'texts' else predictions.RUNS[kind]
   wished, form = hf.task_class_of(config.hf, HEAD[kind])
@@ -92,9 +88,7 @@ def tokenizer_of(family):
 
 
 class Place:
-  """A run and its export. directory: of the network that others fine-tune; fills: of the one that
-  fills masks.
-  """
+  """A run and its export: directory of the network to fine-tune, fills of the one for masks."""
 
   def __init__(self, folder, family, kind):
     config, tokenizer = config_of(family, kind), tokenizer_of(family)
@@ -196,9 +190,8 @@ def answer(place):
   for (question, passage), line in zip(asked, lines, strict=True):
     assert tuned.answer_of_card(pathlib.Path(out), question, passage) == line['answer'], passage
     if not NEW and 'Simple' not in place.network.config['hf']:
-      pipe = transformers.pipeline(
-        'question-answering', out, max_answer_len=30, align_to_words=False
-      )
+      how = dict(max_answer_len=30, align_to_words=False)
+      pipe = transformers.pipeline('question-answering', out, **how)
       assert pipe(question=question, context=passage)['answer'].strip() == line['answer']
 
 
@@ -240,11 +233,6 @@ def glue(place):
     found = [i for i, keep in zip(row, real) if keep]
     assert found == ours.ids.tolist() or len(ours.ids) > length
   step(place, model, tokenizer, batch, labels=np.arange(len(PAIRS)) % 3)
-
-
-# Byte-level BPE for which run_ner asks for no blank: words are read as the releases read them.
-ALONE = ('modernbert', 'eurobert')
-WITH_BLANK = ('bloom', 'gpt2', 'roberta', 'deberta')
 
 
 def ner(place):
@@ -298,9 +286,8 @@ def euroeval(place):
     if place.family == 'eurobert' and name == 'QuestionAnswering':
       continue  # transformers has no such class
     labels = {i: f'label {i}' for i in range(2 if name == 'QuestionAnswering' else 7)}
-    given = dict(
-      num_labels=len(labels), id2label=labels, label2id={x: i for i, x in labels.items()}
-    )
+    names = {x: i for i, x in labels.items()}
+    given = dict(num_labels=len(labels), id2label=labels, label2id=names)
     config = transformers.AutoConfig.from_pretrained(place.directory, **given)
     model = place.load(f'AutoModelFor{name}', config=config)
     blank = any(x in type(model).__name__ for x in ('Roberta', 'GPT', 'Deberta'))
@@ -338,9 +325,9 @@ def sentences(place):
   again = bertzoo_jax.load(f'hf:{place.out}').encode(TEXTS, prompt='query')
   np.testing.assert_allclose(again, vectors['query'], **same)
   card = (pathlib.Path(place.directory) / 'README.md').read_text()
-  for fact in ("SentenceTransformer('THIS_DIRECTORY')", 'pipeline_tag: sentence-similarity'):
-    assert fact in card
-  assert '`query` puts `query: `' in card and 'first 8 numbers' in card and 'fine-tuned' in card
+  facts = "SentenceTransformer('THIS_DIRECTORY')", 'pipeline_tag: sentence-similarity'
+  facts += '`query` puts `query: `', 'first 8 numbers', 'fine-tuned'
+  assert not [fact for fact in facts if fact not in card]
 
 
 def onnx(place):
@@ -373,10 +360,6 @@ REFUSED = {
   (fill, 'eurobert'): 'holds heads that transformers has no class for and does not read: mlm_head.',
   (answer, 'eurobert'): 'that transformers has no class for and does not read: span_head.',
 }
-NEW = int(transformers.__version__.split('.')[0]) > 4
-# `make test-all` takes the family for which a tool has most to do.
-QUICK = dict.fromkeys(TOOLS, 'roberta')
-
 
 # What a checkpoint that transformers made does, too: the error.
 NOT_OURS = {
@@ -395,28 +378,13 @@ def by_transformers(place, folder):
   return theirs
 
 
-def run(places, tool, family, folder):
-  if family == 'eurobert' and transformers.__version__ < '5':
-    pytest.skip('transformers 4 has no EuroBERT')
-  place = places(family, TOOLS[tool])
-  if said := REFUSED.get((tool, family)):
-    card = (pathlib.Path(place.fills) / 'README.md').read_text()
-    task = re.search(r"'(.+)'", tool.__doc__)[1]
-    assert said in card and f"pipeline('{task}'" not in card and f'pipeline_tag: {task}' not in card
-  elif error := NOT_OURS.get((tool, family)):
-    for each in (place, by_transformers(place, folder)):
-      with pytest.raises(Exception, match=error):
-        tool(each)
-  else:
-    tool(place)
-
-
-def _marks(tool, family):
-  return [pytest.mark.xdist_group(family), *[pytest.mark.slow] * (QUICK[tool] != family)]
-
-
 ASKED = [
-  pytest.param(x, family, id=f'{x.__name__}-{family}', marks=_marks(x, family))
+  pytest.param(
+    *(x, family),
+    id=f'{x.__name__}-{family}',
+    # `make test-all` takes the family for which a tool has most to do
+    marks=[pytest.mark.xdist_group(family), *[pytest.mark.slow] * (family != 'roberta')],
+  )
   for x in TOOLS
   for family in FAMILIES
 ]
@@ -424,4 +392,16 @@ ASKED = [
 
 @pytest.mark.parametrize('tool, family', ASKED)
 def test_a_tool_reads_what_is_exported(places, tool, family, tmp_path):
-  run(places, tool, family, tmp_path)
+  if family == 'eurobert' and not NEW:
+    pytest.skip('transformers 4 has no EuroBERT')
+  place = places(family, TOOLS[tool])
+  if said := REFUSED.get((tool, family)):
+    card = (pathlib.Path(place.fills) / 'README.md').read_text()
+    task = re.search(r"'(.+)'", tool.__doc__)[1]
+    assert said in card and f"pipeline('{task}'" not in card and f'pipeline_tag: {task}' not in card
+  elif error := NOT_OURS.get((tool, family)):
+    for each in (place, by_transformers(place, tmp_path)):
+      with pytest.raises(Exception, match=error):
+        tool(each)
+  else:
+    tool(place)

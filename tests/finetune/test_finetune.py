@@ -1,5 +1,3 @@
-"""finetune from the outside: files of a run, resuming, grids, order of tasks, predictions."""
-
 import contextlib
 import io
 import json
@@ -25,11 +23,12 @@ from tests import killed
 from tests import tuned
 
 config, finetune = tuned.config, tuned.finetune
+NAMES = ['learning_rate=1e-05+seed=0', 'learning_rate=0.02+seed=0']
+KILLS = tuple((f'classify/{name}', n) for name, n in zip(NAMES, (5, 13)))
 
 
 @pytest.fixture(scope='module')
 def world(tmp_path_factory):
-  """A folder with a pretrained run and a task's files."""
   return tuned.world(tmp_path_factory.mktemp('world'), 'bert', dev=17)
 
 
@@ -39,7 +38,6 @@ GRID = dict(grid=(('schedule.learning_rate', (1e-5, 2e-2)),), seeds=(0,), steps=
 GRID |= dict(choose='best', choose_every=4, patience=3, run__eval_every=0, max_train=90)
 GRID |= dict(objective__class_weights=('auto',), objective__label_smoothing=0.1)
 GRID |= dict(optimizer__rates=FROZEN)
-NAMES = ['learning_rate=1e-05+seed=0', 'learning_rate=0.02+seed=0']
 
 
 @pytest.fixture(scope='module')
@@ -53,7 +51,6 @@ def uninterrupted(world, tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def best(uninterrupted):
-  """The folder of its better run."""
   return uninterrupted[0] / 'classify' / NAMES[1]
 
 
@@ -106,9 +103,8 @@ def test_weights_of_classes_are_balanced_by_train_and_frozen_layers_keep_their_b
   balanced = json.loads((best / 'config.json').read_text())['objective']['class_weights']
   assert len(balanced) == 2 and sum(1 / (2 * w) for w in balanced) == pytest.approx(1)
   assert '90 of 96 are taken' in uninterrupted[1]
-  before, after = (
-    weights.flatten(pretrained.open(x).params['encoder']) for x in (world / 'bert', best)
-  )
+  opened = (pretrained.open(x).params['encoder'] for x in (world / 'bert', best))
+  before, after = map(weights.flatten, opened)
   for path, x in after.items():
     y = before[path]
     if path.startswith('layers/'):
@@ -131,12 +127,7 @@ def test_a_run_learns_and_leaves_its_table_and_predictions(uninterrupted):
   assert [key(line) for line in again] == [key(line) for line in predicted]
 
 
-KILLS = tuple((f'classify/{name}', n) for name, n in zip(NAMES, (5, 13)))
-
-
-@pytest.mark.parametrize(
-  'kills', [KILLS[1:], pytest.param(KILLS, marks=pytest.mark.slow)], ids=['once', 'twice']
-)
+@pytest.mark.parametrize('kills', [KILLS[1:], KILLS], ids=['once', 'twice'])
 def test_a_grid_that_is_killed_ends_with_the_same_bytes(world, uninterrupted, tmp_path, kills):
   killed.finetune(tmp_path, f'tuned.config(**{GRID!r})', world, world / 'bert', kills)
   killed.same_bytes(uninterrupted[0], tmp_path / 'f', 'classify')

@@ -1,5 +1,3 @@
-"""finetune on questions, tags and options: files of a run, resuming, exports."""
-
 import json
 import os
 import pathlib
@@ -16,7 +14,6 @@ DATA = os.environ.get('BERTZOO_DATA')
 
 @pytest.fixture(scope='module')
 def world(tmp_path_factory):
-  """A folder with pretrained runs and the files of all tasks."""
   folder = tuned.world(tmp_path_factory.mktemp('world'), 'bert', 'xlnet', train=128, test=9)
   long = ['the'] * 40 + ['traveller', '\u200b', 'stood']
   (folder / 'test.txt').write_text('the\ntime\nmachine\n\n' + '\n'.join(long))
@@ -117,9 +114,7 @@ def check_card(directory, world, right, files='', words=24):
   assert found and found == {name: right[name] for name in found}
 
 
-@pytest.mark.parametrize(
-  'objective', [pytest.param('span', marks=pytest.mark.slow), 'span_conditional']
-)
+@pytest.mark.parametrize('objective', ['span', 'span_conditional'])
 def test_questions_without_an_answer_are_learned_and_the_best_threshold_is_told(
   world, tmp_path, objective
 ):

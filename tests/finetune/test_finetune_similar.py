@@ -1,5 +1,3 @@
-"""finetune on pairs of texts with scores: the run, its vectors, and the scores of `evaluate`."""
-
 import random
 
 import numpy as np

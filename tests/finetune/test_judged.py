@@ -1,5 +1,3 @@
-"""The report of dev, metrics of one's own, and thresholds."""
-
 import re
 
 import numpy as np

@@ -1,7 +1,3 @@
-"""The runs of a fine-tuning config and the table of their scores; mistakes are one sentence, before
-files are read.
-"""
-
 import math
 import types
 
@@ -24,26 +20,20 @@ WEIGHTS = types.SimpleNamespace(
   hf='BertForPreTraining',
   tokenizer_section={'name': 'wordpiece', 'vocab_size': 50},
 )
-TASK = types.SimpleNamespace(
-  splits={'train': range(96)}, labels=('a', 'b'), kind=kinds.BY_NAME['classification']
-)
+TASK = types.SimpleNamespace(splits={'train': range(96)}, labels=('a', 'b'))
+TASK.kind = kinds.BY_NAME['classification']
+RATE = 'schedule.learning_rate'
 
 
 def config(**changes):
   changes = {'length': 16, 'batch_size': 16, 'name': 'task', **changes}
-  return parts.fine_tuning(
-    source=parts.table(files={'train': 'x.tsv'}, text_a='text'),
-    metrics=('accuracy',),
-    **changes,
-  ).lock()
+  source = parts.table(files={'train': 'x.tsv'}, text_a='text')
+  return parts.fine_tuning(source=source, metrics=('accuracy',), **changes).lock()
 
 
 def runs(made, weights=WEIGHTS):
   plan.check(made, weights)
   return plan.runs('task', made, TASK, [weights], 'F')
-
-
-RATE = 'schedule.learning_rate'
 
 
 @pytest.mark.parametrize(
@@ -83,9 +73,8 @@ def test_a_mistake_of_a_plan_is_one_sentence_that_names_the_field(changes, words
 def test_every_run_of_a_grid_has_its_own_values_and_folder():
   made = runs(config(grid=((RATE, (1e-5, 3e-5)), ('batch_size', (8, 16))), seeds=(0, 1)))
   assert len({str(run.folder) for run in made}) == len(made) == 8
-  found = {
-    (r.experiment.schedule.learning_rate, r.experiment.batch_size, r.experiment.seed) for r in made
-  }
+  own = [run.experiment for run in made]
+  found = {(x.schedule.learning_rate, x.batch_size, x.seed) for x in own}
   assert len(found) == 8
   assert {(r.experiment.batch_size, r.experiment.phases[0][0]) for r in made} == {(8, 36), (16, 18)}
 
@@ -123,10 +112,8 @@ def test_a_fine_tuning_may_set_no_field_of_the_encoder():
 
 
 def results(*scores, point=()):
-  return [
-    {'init': 'W', 'point': point, 'score': x, 'scores': {'dev': {'accuracy': x, 'f1': x}}}
-    for x in scores
-  ]
+  dev = lambda x: {'dev': {'accuracy': x, 'f1': x}}
+  return [{'init': 'W', 'point': point, 'score': x, 'scores': dev(x)} for x in scores]
 
 
 def test_a_run_that_diverged_is_below_all_others_and_no_number_of_the_table():

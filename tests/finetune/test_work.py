@@ -1,7 +1,3 @@
-"""The runs of a task: their order and processes, several at a time, one that fails or diverges, and
-which checkpoint stays.
-"""
-
 import contextlib
 import json
 import threading

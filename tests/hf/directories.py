@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import small_networks as small
 
 from bertzoo_jax.hf import verify
@@ -37,3 +38,12 @@ def compared(folder, a, encoder, params, batch):
     batch['segment_ids'],
     computed.unread,
   )
+
+
+def changed(change, name):
+  """A change of tensors and config.json: of the tensor of this name."""
+  return lambda tensors, config: tensors.update({name: np.ascontiguousarray(change(tensors[name]))})
+
+
+def with_fields(**fields):
+  return lambda tensors, config: config.update(fields)

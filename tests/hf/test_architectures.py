@@ -1,12 +1,8 @@
-"""Weights and config.json against transformers itself: both directions, every leaf perturbed,
-padding and segments.
-"""
+"""Against transformers itself: both directions, every leaf perturbed, padding and segments."""
 
 import functools
 import json
-import re
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_networks as small
@@ -14,13 +10,13 @@ import small_networks as small
 from bertzoo_jax import export
 from bertzoo_jax import hf
 from bertzoo_jax.common import errors
-from bertzoo_jax.hf import architecture as hf_architecture
 from bertzoo_jax.hf import architectures
-from bertzoo_jax.hf import keys
 from bertzoo_jax.hf import verify
 from bertzoo_jax.hf import weights
 from bertzoo_jax.pretrained import initial_weights
 from tests.hf import directories
+from tests.hf.directories import changed
+from tests.hf.directories import with_fields
 
 transformers = pytest.importorskip('transformers', reason='parity needs transformers')
 torch = pytest.importorskip('torch', reason='parity needs torch')
@@ -31,14 +27,10 @@ ERNIE = dict(activation='relu', norm_eps=1e-5)
 
 ELECTRA = dict(embedding_size=16, activation='gelu')
 DEBERTA = {**small.DISENTANGLED, 'activation': 'gelu', 'norm_eps': 1e-7}
-DEBERTA_V1 = {
-  **DEBERTA,
-  'buckets': 0,
-  'norm_relative': False,
-  'shared_projections': False,
-  'key_bias': False,
-}
+DEBERTA_V1 = dict(DEBERTA, buckets=0, norm_relative=False, shared_projections=False, key_bias=False)
 PAIR = {**DEBERTA, 'width': 1.0, 'depth': 0.34, 'shared': 'added', 'head': 'token_and_row'}
+LAYER, PERIOD = 'deberta.encoder.layer', ['full_attention', 'sliding_attention']
+CONVOLUTION = 'deberta.encoder.conv.conv.weight'
 
 
 def of(architecture, objective='mlm', ids=small.BERT_IDS, **changes):
@@ -47,10 +39,8 @@ def of(architecture, objective='mlm', ids=small.BERT_IDS, **changes):
 
 
 BERT, ALBERT, ELECTRA_CLASS = 'BertForPreTraining', 'AlbertForPreTraining', 'ElectraForPreTraining'
-MODERN_CLASS, GROUPED = (
-  'ModernBertForMaskedLM',
-  dict(embedding_size=16, sharing='all', num_groups=2),
-)
+MODERN_CLASS = 'ModernBertForMaskedLM'
+GROUPED = dict(embedding_size=16, sharing='all', num_groups=2)
 LONG = dict(num_layers=4, hidden_size=16, num_heads=2, intermediate_size=16, max_positions=1024)
 CASES = {
   'bert': of(BERT, 'mlm_pair'),
@@ -80,9 +70,9 @@ CASES = {
   'electra of tanh gelu': of(ELECTRA_CLASS, 'corruption_detection', embedding_size=16),
   **{
     f'generator that shares {shared}': of(
-      'ElectraForMaskedLM', 'replaced_token', **ELECTRA, shared=shared, width=width
+      'ElectraForMaskedLM', 'replaced_token', **ELECTRA, shared=shared, width=1.0
     )
-    for shared, width in [*(('embeddings', 0.5), ('embeddings', 1.0), ('all', 1.0))]
+    for shared in ('embeddings', 'all')
   },
   **{
     f'deberta {name}': of('DebertaForMaskedLM', **{**DEBERTA_V1, **changes})
@@ -120,12 +110,7 @@ CASES = {
     }.items()
   },
   'deberta v3 generator': of('DebertaV2ForMaskedLM', 'replaced_token', **PAIR),
-  **{
-    f'deberta v3 discriminator{name}': of('DebertaV2Model', 'replaced_token', **{**PAIR, **changes})
-    for name, changes in {
-      '': {},
-    }.items()
-  },
+  'deberta v3 discriminator': of('DebertaV2Model', 'replaced_token', **PAIR),
 }
 
 
@@ -143,10 +128,8 @@ def network(case):
 
 
 def fields(encoder):
-  """An encoder's section."""
-  return {
-    k: getattr(encoder, k) for k in encoder.__dataclass_fields__ if k not in ('parent', 'name')
-  }
+  names = encoder.__dataclass_fields__.keys() - {'parent', 'name'}
+  return {name: getattr(encoder, name) for name in names}
 
 
 def save(folder, architecture, params, encoder, special):
@@ -160,9 +143,7 @@ def worst_logits(rows):
 
 
 OLD = int(transformers.__version__.split('.')[0]) < 5
-FAILING = pytest.mark.skipif(
-  OLD, reason='transformers 4 fails on an ALBERT of more blocks per group than layers per group'
-)
+FAILING = pytest.mark.skipif(OLD, reason='transformers 4 fails on more blocks than layers a group')
 MARKS = {'albert of two groups of three blocks': [FAILING]}
 FIRST = {CASES[case][0]: case for case in reversed(CASES)}.values()  # of each class
 
@@ -179,9 +160,8 @@ def test_transformers_computes_the_same_from_what_we_write(tmp_path, case):
   save(tmp_path, architecture, params, encoder, special)
   # the whole position table, and a part
   for length in (1024,) if case == 'modern of long rows' else (40, 7)[: 1 + (case in FIRST)]:
-    batch = verify.random_batch(
-      small.VOCAB, length, encoder.type_vocab_size, special['pad'], padding=encoder.padding_side
-    )
+    types, side = encoder.type_vocab_size, encoder.padding_side
+    batch = verify.random_batch(small.VOCAB, length, types, special['pad'], padding=side)
     theirs = verify.logits(tmp_path, architectures.choose(architecture), batch)
     heads = dict(mlm='mlm_head', next='next_head', pair='pair_head', replaced='replaced_head')
     computed = architectures.choose(architecture).computes(encoder)
@@ -218,9 +198,8 @@ def test_a_written_directory_is_read_back_bit_for_bit(tmp_path, case):
     *(['global_every', 'window'] if case == 'modern without windows' else []),
   ]
   assert set(differing) <= set(lacks)
-  assert [line.split()[1] for line in lines if line.startswith('differs')] == [
-    f'encoder.{k}' for k in differing
-  ]
+  told = [line.split()[1] for line in lines if line.startswith('differs')]
+  assert told == [f'encoder.{k}' for k in differing]
   zeros = ['ignored: encoder/layers/attention/key/bias'] if 'key_bias' in differing else []
   assert [line for line in lines if line.startswith(('fresh', 'ignored'))] == zeros
 
@@ -231,26 +210,14 @@ def their_network(architecture, **fields):
 
 
 # As config.json of the releases has it.
-WHOLE = pytest.mark.skipif(
-  OLD,
-  reason='transformers 4 ties the word table to a layer of this head, and does not save the table',
-)
-RELEASE = dict(
-  relative_attention=True,
-  pos_att_type='c2p|p2c',
-  max_relative_positions=-1,
-  position_biased_input=False,
-)
+WHOLE = pytest.mark.skipif(OLD, reason='transformers 4 does not save the word table of this head')
+RELEASE = dict(relative_attention=True, pos_att_type='c2p|p2c', max_relative_positions=-1)
+RELEASE['position_biased_input'] = False
 OF_GROUPS = dict(num_hidden_layers=6, num_hidden_groups=3, inner_group_num=2)
 MODERN_IDS = {f'{role}_token_id': 0 for role in ('pad', 'bos', 'eos', 'cls', 'sep')}
 OF_ONE_SEGMENT = dict(max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5)
-RELEASE_V2 = {
-  **RELEASE,
-  'position_buckets': 8,
-  'norm_rel_ebd': 'layer_norm',
-  'share_att_key': True,
-  'pos_att_type': 'p2c|c2p',
-}
+RELEASE_V2 = {**RELEASE, 'position_buckets': 8, 'norm_rel_ebd': 'layer_norm', 'share_att_key': True}
+RELEASE_V2['pos_att_type'] = 'p2c|c2p'
 
 
 @pytest.mark.parametrize(
@@ -341,87 +308,6 @@ def test_every_architecture_is_tried():
   assert tried | elsewhere == set(architectures.ARCHITECTURES)
 
 
-def test_config_json_equals_the_one_that_transformers_would_write():
-  encoder = small.encoder(**{**ROBERTA, 'max_positions': 512})
-  a = architectures.choose('RobertaForMaskedLM')
-  ours = hf_architecture.config(a, encoder, small.ROBERTA_IDS, small.VOCAB)
-  theirs = transformers.RobertaConfig(**ours).to_dict()
-  assert (ours['max_position_embeddings'], ours['type_vocab_size']) == (514, 1)
-  assert ours['hidden_act'] == 'gelu'
-  assert (ours['bos_token_id'], ours['pad_token_id'], ours['eos_token_id']) == (0, 1, 2)
-  both = (ours.keys() & theirs.keys()) - {'dtype', 'torch_dtype', 'architectures'}
-  assert {k: theirs[k] for k in both} == {k: ours[k] for k in both}
-
-
-NO_PLACE, FITS = 'no place for ', '.*architecture={} fits'
-CANNOT_HOLD = [  # class, objective, changes of the encoder, words
-  ('RobertaForMaskedLM', 'mlm_pair', {'activation': 'gelu'}, f"{NO_PLACE}'pair_head{FITS}", BERT),
-  (BERT, 'mlm', {}, f"needs 'pair_head{FITS}", 'BertForMaskedLM'),
-  ('RobertaForMaskedLM', 'mlm', {}, 'always applies gelu.*{}', 'BertForMaskedLM'),
-  (BERT, 'mlm_pair', {'embedding_size': 16}, f"{NO_PLACE}'encoder/embedding_proj{FITS}", ALBERT),
-  ('BertForMaskedLm', 'mlm', {}, "mean '{}'", 'BertForMaskedLM'),
-  ('BertForMaskedLM', 'mlm_span_boundary', {}, 'No known architecture fits: write one', ''),
-  ('DebertaV2ForMaskedLM', 'mlm', {}, 'encoder=disentangled', ''),
-  ('BertForMaskedLM', 'no row', {}, 'encoder/conv/kernel.*No known arch', ''),
-  # a first version with buckets is written as the second
-  ('DebertaForMaskedLM', 'mlm', {**DEBERTA_V1, 'buckets': 8}, '=DebertaV2ForMaskedLM', ''),
-  (MODERN_CLASS, 'mlm', dict(section=small.MODERN, norm='rms'), 'no class of Hugging|arch', ''),
-  (MODERN_CLASS, 'mlm', dict(section=small.MODERN, feed_forward='plain'), 'no class of|arch', ''),
-  ('XLNetLMHeadModel', 'mlm', {}, 'architecture', ''),
-]
-
-
-@pytest.mark.parametrize('architecture, objective, changes, message, other', CANNOT_HOLD)
-def test_a_network_that_a_class_cannot_hold_is_refused_with_one_that_can(
-  architecture, objective, changes, message, other
-):
-  flat = weights.flatten(trained(objective.replace('no row', 'mlm'), **changes))
-  flat |= {'encoder/conv/kernel': jnp.zeros(3)} if objective == 'no row' else {}
-  with pytest.raises(errors.UserError, match=message.format(other)):
-    choice = architectures.choose(architecture)
-    export.convert(choice, flat, small.encoder(**changes), small.BERT_IDS)
-
-
-GELU, RELU, NARROW = dict(activation='gelu'), dict(activation='relu'), dict(embedding_size=16)
-ROBERTA_CLASS = 'RobertaForMaskedLM'
-
-
-@pytest.mark.parametrize(
-  'name, objective, changes, expected, note',
-  [
-    (BERT, 'mlm_pair', {}, BERT, None),
-    (ROBERTA_CLASS, 'mlm', GELU, ROBERTA_CLASS, None),
-    (ROBERTA_CLASS, 'mlm_pair', GELU, BERT, 'cannot hold pair_head/.*: '),
-    (BERT, 'mlm', RELU, 'BertForMaskedLM', 'needs pair_head/.*not trained here: '),
-    (ROBERTA_CLASS, 'mlm', RELU, 'BertForMaskedLM', 'always applies gelu.*is relu: '),
-    (BERT, 'mlm', GELU, 'BertForMaskedLM', ''),
-    (ALBERT, 'mlm', NARROW, 'AlbertForMaskedLM', ''),
-    (BERT, 'mlm_pair', NARROW, ALBERT, 'cannot hold encoder/embedding_projec.*: '),
-    (ELECTRA_CLASS, 'mlm_pair', NARROW, ALBERT, 'cannot hold mlm_head.*: '),
-  ],
-)
-def test_a_config_s_class_that_does_not_fit_is_noticed_before_training(
-  name, objective, changes, expected, note
-):
-  paths = weights.flatten(trained(objective, **changes))
-  activation = {**small.SECTION, **changes}['activation']
-  assert architectures.fitting(name, activation, paths) == expected
-  said = hf.fitting_note(name, activation, paths)
-  assert said is None if note is None else re.search(f'{note}export writes {expected}', said)
-  with pytest.raises(errors.UserError, match=f"mean '{name}'"):
-    hf.fitting_note(name[:-1], activation, paths)
-
-
-def test_a_projection_that_no_encoder_here_has_is_refused(tmp_path):
-  their_network('AlbertForPreTraining', embedding_size=48).save_pretrained(tmp_path)
-  with pytest.raises(errors.UserError, match='as wide as its layers and a projection'):
-    hf.load(tmp_path)
-
-
-LAYER = 'deberta.encoder.layer'
-CONVOLUTION = 'deberta.encoder.conv.conv.weight'
-
-
 def _each_apart(tensors, config):
   name = f'{LAYER}.1.attention.self.in_proj.weight'
   x = tensors[name]
@@ -433,29 +319,18 @@ def _swapped_terms(tensors, config):
   tensors[a], tensors[b] = tensors[b], tensors[a]
 
 
-def _with(name, change):
-  return lambda tensors, config: tensors.update({name: np.ascontiguousarray(change(tensors[name]))})
-
-
-def _set(**fields):
-  return lambda tensors, config: config.update(fields)
-
-
 @pytest.mark.parametrize(
   'case, plant',
   [
     ('deberta of both terms', _each_apart),
     ('deberta of both terms', _swapped_terms),
-    ('deberta v2 of both terms', _set(norm_rel_ebd='none')),
-    ('deberta v2 of both terms', _set(pos_att_type=['c2p'])),
-    ('deberta v2 with a convolution', _with(CONVOLUTION, lambda x: x.transpose(1, 0, 2))),
-    ('deberta v2 with a convolution', _with(CONVOLUTION, lambda x: x[..., ::-1])),
-    ('deberta v3 discriminator', _with('mask_predictions.dense.bias', np.zeros_like)),
-    ('modern as it is', _set(local_attention=8)),
-    (
-      'modern as it is',
-      _set(layer_types=[*['full_attention', 'sliding_attention'] * 2, 'full_attention']),
-    ),
+    ('deberta v2 of both terms', with_fields(norm_rel_ebd='none')),
+    ('deberta v2 of both terms', with_fields(pos_att_type=['c2p'])),
+    ('deberta v2 with a convolution', changed(lambda x: x.transpose(1, 0, 2), CONVOLUTION)),
+    ('deberta v2 with a convolution', changed(lambda x: x[..., ::-1], CONVOLUTION)),
+    ('deberta v3 discriminator', changed(np.zeros_like, 'mask_predictions.dense.bias')),
+    ('modern as it is', with_fields(local_attention=8)),
+    ('modern as it is', with_fields(layer_types=[*PERIOD, *PERIOD, 'full_attention'])),
   ],
 )
 def test_a_planted_mistake_is_seen_in_the_logits(tmp_path, case, plant):
@@ -469,63 +344,3 @@ def test_a_planted_mistake_is_seen_in_the_logits(tmp_path, case, plant):
   ours = verify.our_logits(a.computes(encoder).encoder, params, batch)
   rows = verify.compare_logits(ours, verify.logits(tmp_path, a, batch), batch['segment_ids'])
   assert not rows[-1].holds and rows[-1].what.split()[0] in ('mlm', 'replaced')
-
-
-# What the releases' config.json has in the place of what transformers 5 writes.
-RELEASED = dict(
-  global_attn_every_n_layers=3, global_rope_theta=160_000.0, local_rope_theta=10_000.0
-)
-
-
-def test_the_config_json_of_the_releases_and_of_transformers_5_are_read_alike():
-  content = transformers.ModernBertConfig(num_hidden_layers=4, local_attention=8).to_dict()
-  lm = architectures.choose(MODERN_CLASS)
-  read = keys.fields(lm.keys, content)
-  assert (read['window'], read['global_base']) == (8, 160_000.0)
-  old = {k: v for k, v in content.items() if k not in ('layer_types', 'rope_parameters')}
-  assert keys.fields(lm.keys, {**old, **RELEASED}) == read
-  tanh = dict.fromkeys(('hidden_activation', 'classifier_activation'), 'gelu_pytorch_tanh')
-  assert keys.fields(lm.keys, {**content, **tanh})['activation'] == 'gelu_tanh'
-
-
-ROTARY, YARN = 'says of rotary positions .*', {'rope_type': 'yarn'}
-V2 = {'model_type': 'deberta-v2', 'hidden_size': 48, 'num_attention_heads': 4, **RELEASE_V2}
-MODERN = {'model_type': 'modernbert', 'num_hidden_layers': 5}
-OF_TASK = lambda family: {'architectures': [f'{family}ForSequenceClassification']}
-XLNET = {'model_type': 'xlnet', **OF_TASK('XLNet')}
-EURO = {'model_type': 'eurobert', **OF_TASK('EuroBert')}
-BOS = {**EURO, 'classifier_pooling': 'bos'}
-REFUSED = [  # content, changes, words
-  (V2, dict(pos_att_type='c2p|p2p'), 'pos_att_type=c2p|p2p.*no encoder here can express'),
-  (V2, dict(pos_att_type=['c2p', 'c2p']), 'no encoder here can express'),
-  (V2, dict(relative_attention=False), 'none without relative attention'),
-  (V2, dict(attention_head_size=7), 'attention_head_size=7, and an encoder here has .*=12'),
-  (V2, dict(talking_head=True), 'talking_head=True'),
-  (V2, dict(conv_kernel_size=3), "No readable conv_act is called 'tanh'"),
-  (V2, dict(conv_kernel_size=3, conv_act='gelu', conv_groups=2), 'conv_groups=2'),
-  (V2, dict(position_buckets='8'), 'position_buckets=8: a whole number from -1'),
-  (MODERN, dict(norm_bias=True), 'says norm_bias=True, and an encoder here has norm_bias=False'),
-  (MODERN, dict(classifier_activation='relu'), 'says classifier_activation=relu'),
-  (MODERN, dict(hidden_activation='quick_gelu'), "readable hidden_activation is called 'quick_g"),
-  (MODERN, dict(layer_types=['sliding_attention'] * 5), 'has a global layer first'),
-  (MODERN, dict(local_attention=1), 'local_attention=1, so that a token .* sees itself alone'),
-  (MODERN, dict(rope_parameters={'full_attention': YARN}), f'{ROTARY}yarn'),
-  (MODERN, dict(rope_scaling={'type': 'linear', 'factor': 2.0}), f'{ROTARY}linear'),
-  (MODERN, dict(rope_parameters=YARN), f'{ROTARY}yarn'),
-  (MODERN, {**OF_TASK('ModernBert'), 'classifier_pooling': 'mean'}, 'classifier_pooling=mean'),
-  (XLNET, dict(attn_type='uni'), '=uni'),
-  (XLNET, dict(clamp_len='x'), '=x'),
-  (XLNET, dict(summary_type='mean'), 'summary_type=mean, and an encoder here has .*=last'),
-  (XLNET, dict(summary_use_proj=False), 'summary_use_proj=False'),
-  (EURO, {}, 'classifier_pooling=late'),
-  (BOS, {'rope_scaling': {'rope_type': 'dynamic'}}, 'rotary positions .*dynamic'),
-  (BOS, {'num_key_value_heads': 3}, 'num_key_value_heads=3, .* has 12 only'),
-  ({'model_type': 'deberta', **OF_TASK('Deberta')}, dict(pooler_hidden_act='tanh'), '_act=tanh'),
-]
-
-
-@pytest.mark.parametrize('content, changes, message', REFUSED)
-def test_a_config_json_that_no_encoder_here_computes_is_refused(content, changes, message):
-  content = {**content, **changes}
-  with pytest.raises(errors.UserError, match=message):
-    hf_architecture.encoder(architectures.reader(content), content)

@@ -1,5 +1,3 @@
-"""Model cards say what the config, the corpus and the record of the run say, and nothing else."""
-
 import functools
 
 import huggingface_hub
@@ -17,13 +15,13 @@ OBJECTIVES = [*parts.SECTIONS['objective']]
 OWN = 'of another package'
 MASKINGS = {
   **{n: parts.section(x) for n, x in parts.SECTIONS['masking'].items()},
-  'similar words': parts.ngram(
-    weights=(0.4, 0.3, 0.2, 0.1), substitute='similar', corrupted='units'
-  ),
+  'similar words': parts.ngram(weights=(4, 3, 2, 1), substitute='similar', corrupted='units'),
   'all masked': parts.token(corruption=(1.0, 0.0, 0.0)),
   OWN: {'name': 'mine:masking', 'corruption': 'some', 'odd': [1, 'a|b']},
 }
 WISHED = {'mlm_pair': 'BertForPreTraining', 'mlm': 'BertForMaskedLM'}
+CROSSED = [*((x, 'token') for x in OBJECTIVES), *(('mlm_pair', x) for x in MASKINGS)]
+HOSTILE = 'dev_x"}]\n---\n# <b>*head*</b>'
 
 
 @functools.lru_cache
@@ -60,9 +58,6 @@ def read(
     base_models=base,
   )
   return card.text(told)
-
-
-CROSSED = [*((x, 'token') for x in OBJECTIVES), *(('mlm_pair', x) for x in MASKINGS)]
 
 
 @pytest.mark.parametrize('objective, masking', CROSSED)
@@ -155,17 +150,13 @@ def test_a_card_tells_where_the_text_is_from_and_what_is_not_recorded():
   assert '| began with | random weights |' in bare and 'language:' not in bare
 
 
-HOSTILE = 'dev_x"}]\n---\n# <b>*head*</b>'
-
-
 def test_the_hub_reads_the_scores_and_base_models_of_a_card():
   metrics = dict(loss=4.25, held_out_loss=4.5, held_out_mlm_accuracy=0.123456, dev_nan=float('nan'))
   base = ('org/na-me', 'gpt2', 'a/b/c', '../x', 'a"\nb')
   said = read(*exported('mlm')[0], metrics={**metrics, HOSTILE: 1}, base=base, name=HOSTILE)
   data = huggingface_hub.ModelCard(said).data
-  assert (
-    data.base_model == ['org/na-me', 'gpt2'] and data.to_dict()['library_name'] == 'transformers'
-  )
+  assert data.base_model == ['org/na-me', 'gpt2']
+  assert data.to_dict()['library_name'] == 'transformers'
   found = {x.metric_type: x.metric_value for x in data.eval_results}
   assert (found.pop('held_out_loss'), found.pop('held_out_mlm_accuracy')) == (4.5, 0.12346)
   assert [*found.values()] == [1] and said.count('\n---\n') == 1

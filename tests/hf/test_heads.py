@@ -1,10 +1,5 @@
-"""Classes with a head of fine-tuning or none, against transformers: both directions, every leaf
-perturbed, one text and two, padding on each family's side.
-"""
-
 import functools
 
-import jax
 import numpy as np
 import pytest
 import small_networks as small
@@ -28,7 +23,7 @@ transformers = pytest.importorskip('transformers', reason='parity needs transfor
 torch = pytest.importorskip('torch', reason='parity needs torch')
 
 TOLERANCE = 1e-5
-WIDTH = 32
+WIDTH, BEAMS = 32, 'XLNetForQuestionAnswering'
 SIZES = dict(num_layers=2, hidden_size=WIDTH, num_heads=4, intermediate_size=48)
 LABELS = ('schlecht', 'gut', 'weiß nicht')
 TASK = task_heads.Task('single_label_classification', LABELS, (0.3, 0.2))
@@ -77,12 +72,8 @@ def _transformers_has_it(request):
 
 
 def of(family, head=task_heads.ROW):
-  """The class of a family that has a head."""
   name = f'{family}{task_heads.KINDS[head].ends}'
   return architectures.choose('XLNetForQuestionAnsweringSimple' if name == BEAMS else name)
-
-
-BEAMS = 'XLNetForQuestionAnswering'
 
 
 def network(section, head, predicts=False, seed=0):
@@ -93,11 +84,7 @@ def network(section, head, predicts=False, seed=0):
     body = networks.init_encoder(encoder, key, predicts=predicts)
     return {'encoder': body, head.name: head.init(encoder, key)}
 
-  shapes = jax.eval_shape(init, jax.random.key(0))
-  start = jax.tree_util.tree_map_with_path(
-    lambda path, x: np.full(x.shape, path[-1].key == 'scale', np.float32), shapes
-  )
-  return encoder, small.without_first_norm(small.perturbed(start, seed, 0.2))
+  return encoder, small.parameters_of(init, seed, 0.2)
 
 
 @functools.lru_cache
@@ -129,9 +116,8 @@ def batches(encoder, pad, head=task_heads.ROW):
   on the left, short ones.
   """
   for length in (40, 7) if head == task_heads.ROW and encoder.padding_side == 'left' else (40,):
-    made = verify.random_batch(
-      small.VOCAB, length, encoder.type_vocab_size, pad, padding=encoder.padding_side
-    )
+    types = encoder.type_vocab_size
+    made = verify.random_batch(small.VOCAB, length, types, pad, padding=encoder.padding_side)
     at = 0 if encoder.padding_side == 'left' else -1
     assert made['segment_ids'][:, at].min() == 0 and made['segment_ids'][:, ~at].min() == 1
     made = verify.with_single_texts(made)
@@ -215,9 +201,7 @@ def test_every_class_is_tried_in_both_directions():
     known = {name for name, a in every if task_heads.in_paths(a.places) == head}
     tried = {of(CASES[case][0], head).name for own, case in TRIED if own == head}
     assert known - tried == ({BEAMS} if head == task_heads.SPAN else set())
-  assert {of(family).name for family in THEIRS} == {
-    of(family).name for family, *_ in CASES.values()
-  }
+  assert {of(x).name for x in THEIRS} == {of(x).name for x, *_ in CASES.values()}
   assert len(THEIRS) == 10
 
 
@@ -247,19 +231,10 @@ def test_we_say_the_same_from_what_transformers_writes(tmp_path, head, family):
   assert head != task_heads.ROW or float(rows[1].difference) < TOLERANCE
 
 
-def _changed(change, name):
-  return lambda tensors, config: tensors.update({name: np.ascontiguousarray(change(tensors[name]))})
-
-
-_turned = functools.partial(_changed, np.transpose)
-_other_order = functools.partial(_changed, lambda x: x[::-1])
-_mirrored = functools.partial(_changed, lambda x: x[..., ::-1])
-
-
-def _set(**fields):
-  return lambda tensors, config: config.update(fields)
-
-
+_turned = functools.partial(directories.changed, np.transpose)
+_other_order = functools.partial(directories.changed, lambda x: x[::-1])
+_mirrored = functools.partial(directories.changed, lambda x: x[..., ::-1])
+_set = directories.with_fields
 ROW, TAG, CHOICE = task_heads.ROW, task_heads.TAG, task_heads.CHOICE
 PLANTED = [
   (ROW, 'bert', _turned('bert.pooler.dense.weight')),
@@ -268,10 +243,10 @@ PLANTED = [
   (ROW, 'albert', _other_order('classifier.bias')),
   (ROW, 'roberta', _turned('classifier.dense.weight')),
   (ROW, 'electra', _turned('classifier.dense.weight')),
-  (ROW, 'deberta', _set(pooler_hidden_act='tanh')),
-  (ROW, 'deberta v2', _set(pooler_hidden_act='gelu_new')),
-  (ROW, 'xlnet', _set(summary_activation='linear')),
-  (ROW, 'xlnet', _set(summary_type='first')),
+  (ROW, 'deberta', directories.with_fields(pooler_hidden_act='tanh')),
+  (ROW, 'deberta v2', directories.with_fields(pooler_hidden_act='gelu_new')),
+  (ROW, 'xlnet', directories.with_fields(summary_activation='linear')),
+  (ROW, 'xlnet', directories.with_fields(summary_type='first')),
   (ROW, 'modern', _turned('head.dense.weight')),
   (TAG, 'modern', _mirrored('head.norm.weight')),
   (task_heads.SPAN, 'bert', _other_order('qa_outputs.weight')),  # a start is no end
@@ -288,9 +263,8 @@ def test_a_planted_mistake_is_seen(tmp_path, head, case, plant):
   a, encoder, params, tensors, config = written(case, head)
   plant(tensors, config)
   directories.put(tmp_path, tensors, config)
-  rows = directories.compared(
-    tmp_path, a, encoder, params, next(batches(encoder, CASES[case][3]['pad'], head))
-  )
+  batch = next(batches(encoder, CASES[case][3]['pad'], head))
+  rows = directories.compared(tmp_path, a, encoder, params, batch)
   assert rows[0].holds and not any(row.holds for row in rows[1:])
 
 
@@ -350,9 +324,8 @@ def test_xlnet_s_conditional_head_has_the_beam_and_the_odds_of_transformers(tmp_
   save(tmp_path, a, params, encoder, special)
   for batch in batches(encoder, special['pad']):
     rows = directories.compared(tmp_path, a, encoder, params, batch)
-    assert [r.what.split()[0] for r in rows[1:]] == [
-      *('end_place', 'end_share', 'impossible', 'start_place', 'start_share')
-    ]
+    beam = ['end_place', 'end_share', 'impossible', 'start_place', 'start_share']
+    assert [r.what.split()[0] for r in rows[1:]] == beam
     assert all(r.holds for r in rows), verify.table(rows)
   loaded, _ = hf.load(tmp_path)
   for path, x in weights.flatten(params['span_head']).items():

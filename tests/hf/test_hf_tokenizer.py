@@ -1,5 +1,3 @@
-"""Tokenizer files: transformers reads the tokenizer that was trained."""
-
 import functools
 import json
 import pathlib
@@ -64,9 +62,8 @@ SHAPES = {
 def export(folder, target, model_type, segments):
   content, special = hf_tokenizer.read(folder)
   model = b''.join(p.read_bytes() for p in folder.glob('spiece.model'))
-  written = hf_tokenizer.files(
-    content, special, shape=SHAPES[model_type], max_length=64, segments=segments, model=model
-  )
+  how = dict(shape=SHAPES[model_type], max_length=64, segments=segments, model=model)
+  written = hf_tokenizer.files(content, special, **how)
   for name, content in written.items():
     (target / name).write_bytes(content if isinstance(content, bytes) else content.encode('utf-8'))
   (target / 'config.json').write_text(json.dumps({'model_type': model_type}))
@@ -79,9 +76,8 @@ def export(folder, target, model_type, segments):
 def test_ids_of_a_nasty_list_are_equal_after_reloading(trained, tmp_path, model_type, segments):
   tokenizer, folder = trained
   export(folder, tmp_path, model_type, segments)
-  rows = verify.compare_tokens(
-    tmp_path, tokenizer.encode_as_transformers, tokenizer.special, SHAPES[model_type]
-  )
+  encode, shape = tokenizer.encode_as_transformers, SHAPES[model_type]
+  rows = verify.compare_tokens(tmp_path, encode, tokenizer.special, shape)
   assert all(r.holds for r in rows), verify.table(rows)
   reloaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
   assert reloaded.model_max_length == 64

@@ -1,5 +1,3 @@
-"""An architecture outside the package, by dotted name: export, verification, --init."""
-
 import json
 import pathlib
 import re
@@ -33,14 +31,12 @@ pytest.importorskip('transformers', reason='verification needs transformers')
 pytest.importorskip('torch', reason='verification needs torch')
 
 NAME = 'tests.outside.convolved_hf:MASKED_LM'
-ROFORMER = 'tests.outside.roformer_hf:MASKED_LM'
 QKV = tuple(f'encoder/layers/attention/{x}' for x in ('query', 'key', 'value'))
 SMALL = dict(hidden_size=24, num_heads=4, intermediate_size=40)
 
 # Classes of this module, which names them itself.
 HERE = 'test_outside_architecture'
 MASKED_LM, MASKED_CONVOLVED = roformer_hf.MASKED_LM, convolved_hf.MASKED_LM
-MODERN = modernbert.MASKED_LM
 PRETRAINING = MASKED_LM._replace(
   name='RoFormerForPreTraining',
   rows=(*MASKED_LM.rows, Row('pair_head/pooler/kernel', 'pooler.weight', architecture.KERNEL)),
@@ -53,23 +49,18 @@ BIASES = Row(
   architecture.joined(HEADS_BIAS, HEADS_BIAS, HEADS_BIAS),
   lambda sizes: None,
 )
-WITH_BIASES = MODERN._replace(rows=(*MODERN.rows, BIASES))
-
+WITH_BIASES = modernbert.MASKED_LM._replace(rows=(*modernbert.MASKED_LM.rows, BIASES))
 
 SIZES = architecture.Sizes(4, 3, 3, 24, 24)
 
 
-def make_run(path, module, **sizes):
-  """(workdir, weights) of a run of an encoder from outside."""
-  config = module.get_config('tiny').unlock()
-  config.phases, config.tokenizer = ((1000, {}),), parts.wordpiece(vocab_size=600)
-  return path, make_workdir(path, config, sizes)
-
-
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
+  """(workdir, weights) of a run of an encoder from outside."""
+  config, path = convolved_config.get_config('tiny').unlock(), tmp_path_factory.mktemp('convolved')
+  config.phases, config.tokenizer = ((1000, {}),), parts.wordpiece(vocab_size=600)
   sizes = dict(num_layers=2, hidden_size=32, num_heads=2, intermediate_size=48, max_positions=32)
-  return make_run(tmp_path_factory.mktemp('convolved'), convolved_config, **sizes)
+  return path, make_workdir(path, config, sizes)
 
 
 def params_of():
@@ -201,9 +192,8 @@ def test_a_tensor_that_transformers_does_not_take_fails(tmp_path):
 def test_several_parameters_are_one_tensor_and_a_layer_may_lack_it():
   depth, params, sizes = 3, params_of(), SIZES
   tensors = architecture.to_hf(WITH_BIASES, params, sizes)
-  assert {k for k in tensors if 'attn_norm' in k} == {
-    f'model.layers.{i}.attn_norm.weight' for i in range(1, depth)
-  }
+  norms = {f'model.layers.{i}.attn_norm.weight' for i in range(1, depth)}
+  assert {k for k in tensors if 'attn_norm' in k} == norms
   assert tensors['model.layers.0.attn.Wqkv.weight'].shape == (72, 24)
   key, kernel = 'encoder/layers/attention/key', tensors['model.layers.0.attn.Wqkv.weight']
   assert np.array_equal(kernel[24:48].T, params[f'{key}/kernel'][0].reshape(24, 24))

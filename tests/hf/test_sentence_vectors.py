@@ -1,5 +1,3 @@
-"""Directories of sentence-transformers: what is read of them, and what is refused."""
-
 import json
 
 import pytest
@@ -17,7 +15,6 @@ ALONE = {'include_prompt': False}
 
 
 def located(pooling='1_Pooling', network=''):
-  """modules.json with these paths."""
   places = zip(('Transformer', 'Pooling'), (network, pooling))
   return [{'type': f'{OLD}{name}', 'path': path} for name, path in places]
 
@@ -25,9 +22,8 @@ def located(pooling='1_Pooling', network=''):
 def written(folder, *types, **files):
   """files: modules, pooling, rows, texts: the contents, where they are not the usual ones."""
   names = types or (f'{OLD}Transformer', f'{OLD}Pooling')
-  modules = [
-    {'path': f'{i}_{x.rpartition(".")[2]}' * (i > 0), 'type': x} for i, x in enumerate(names)
-  ]
+  place = lambda i, x: f'{i}_{x.rpartition(".")[2]}' * (i > 0)
+  modules = [{'path': place(i, x), 'type': x} for i, x in enumerate(names)]
   usual = dict(modules=modules, pooling={'pooling_mode_mean_tokens': True}, rows={}, texts={})
   places = dict(zip(('modules', 'rows', 'texts', 'pooling'), sentence_vectors.FILES))
   (folder / '1_Pooling').mkdir()

@@ -78,9 +78,8 @@ def test_tied_copies_are_ignored_and_an_untied_decoder_is_reported(written, para
 
 def test_half_precision_files_become_float32_and_quantized_ones_are_refused(written, params):
   path, tensors = written
-  save = lambda dtype: weights.save(
-    path / 'model.safetensors', {k: v.astype(dtype) for k, v in tensors.items()}
-  )
+  as_type = lambda dtype: {k: v.astype(dtype) for k, v in tensors.items()}
+  save = lambda dtype: weights.save(path / 'model.safetensors', as_type(dtype))
   for dtype in (np.float16, ml_dtypes.bfloat16):
     save(dtype)
     loaded, _ = read(path)
@@ -165,18 +164,15 @@ def test_an_encoder_without_segments_keeps_the_first_one_and_another_shape_is_re
 
 
 def wrote(text):
-  """Puts a text in the place of config.json."""
   return lambda path: (path / 'config.json').write_text(text)
 
 
 def says(**fields):
-  """Changes config.json."""
   content = lambda path: json.loads((path / 'config.json').read_text())
   return lambda path: wrote(json.dumps({**content(path), **fields}))(path)
 
 
 def without_words(path):
-  """Puts other tensors in the place of the weights."""
   safetensors.numpy.save_file(dict.fromkeys('xyz', np.ones(2)), str(path / 'model.safetensors'))
 
 
@@ -192,8 +188,6 @@ def cut_short(path):
 
 
 def in_parts(index):
-  """Puts an index in the place of the weights."""
-
   def change(path):
     (path / 'model.safetensors').rename(path / 'model.safetensors.index.json').write_text(index)
 
@@ -210,20 +204,17 @@ def in_parts(index):
     (wrote('{"model_type": "bert", "is_decoder": true}'), 'decoder'),
     (wrote('{"model_type": "ernie", "use_task_id": true}'), 'use_task_id=True, and an'),
     (wrote('null'), 'no readable JSON object'),
-    (wrote('[{}]'), 'no readable JSON object'),
     (wrote('[' * 100_000), 'no readable JSON'),
     (lambda p: (p / 'config.json').write_bytes(b'\xff\xfe{}'), 'no readable JSON'),
     (says(model_type=['bert']), 'does not say its model_type'),
     (says(architectures=3), 'architectures=3: a list of names'),
     (says(architectures=[None]), 'a list of names'),
     (says(num_hidden_layers=None), 'num_hidden_layers=None: a whole number'),
-    (says(num_hidden_layers='3'), 'num_hidden_layers=3: a whole number'),
     (says(num_hidden_layers=3.5), 'a whole number'),
     (says(num_hidden_layers=0), 'a whole number from 1'),
     (says(num_hidden_layers=10**9), '1,000,000,000 layers, but the weights have'),
     (says(num_hidden_layers=10**400), 'a whole number from 1'),
     (says(vocab_size=10**12), 'vocab_size=1000000000000, and the word table has'),
-    (says(vocab_size={}), 'vocab_size={}, and the word table has'),
     (says(hidden_size=[48]), r'hidden_size=\[48\]: a whole number'),
     (says(num_attention_heads=7), 'does not fit config.json'),
     (says(layer_norm_eps=float('nan')), 'layer_norm_eps=nan: a number'),

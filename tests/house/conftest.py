@@ -1,5 +1,3 @@
-"""Shared by the tests of strangers: folders that they may have written."""
-
 import pathlib
 import shutil
 import sys

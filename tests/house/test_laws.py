@@ -203,6 +203,14 @@ def test_every_config_is_complete_locked_and_ends_up_the_same_through_json():
       config.masking.rat = 0.2
 
 
+def test_nothing_imports_torch_elsewhere():
+  for path in sorted(PACKAGE.rglob('*.py')):
+    text = path.read_text()
+    assert not re.search(r'^ *(import|from) torch\b', text, re.M), path
+    for use in re.finditer(r'^ *(import|from) transformers\b', text, re.M):
+      assert text[: use.start()].endswith('trust.torch()\n'), path
+
+
 # Words that say nothing of what they name.
 NO_NAMES = ('said', 'told', 'found', 'own', 'pack_ids')
 

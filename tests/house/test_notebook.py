@@ -1,5 +1,3 @@
-"""docs/colab.ipynb runs from top to bottom."""
-
 import os
 import pathlib
 import re

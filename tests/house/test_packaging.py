@@ -1,5 +1,3 @@
-"""The files that a wheel of this repository installs."""
-
 import ast
 import importlib
 import importlib.util

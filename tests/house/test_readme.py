@@ -1,7 +1,3 @@
-"""The README, docs/ and the other pages are right: commands, flags, files, links, messages and the
-names of tests.
-"""
-
 import ast
 import functools
 import pathlib
@@ -37,7 +33,6 @@ def _page(name):
 
 
 def _block(name, heading, language):
-  """The first block of code below a line of a page."""
   return _page(name).split(f'\n{heading}', 1)[1].split(f'```{language}\n', 1)[1].split('```')[0]
 
 
@@ -46,7 +41,6 @@ FINE_TUNE = _block('README.md', '## Fine-tune on your own labels', 'bash').repla
 MY_LANGUAGE = _block('docs/my_language.md', '1. Write a config', 'python')
 MY_RATINGS = _block('CONTRIBUTING.md', '`my_ratings.py`', 'python')
 MY_ENCODER = _block('docs/my_parts.md', '## An encoder of my own', 'python')
-
 
 _COMMAND = re.compile(r'(.*?)(?:\bbertzoo |python -m bertzoo_jax\.)(\w+ --[^`]+)')
 
@@ -180,7 +174,6 @@ def test_every_link_resolves_and_every_file_named_exists(page):
 
 
 def _anchors(page):
-  """The anchors that GitHub gives headings."""
   headings = re.findall(r'^#+ (.*)$', page.read_text(), re.M)
   return {re.sub(r'[^\w\- ]', '', h.lower()).replace(' ', '-') for h in headings}
 

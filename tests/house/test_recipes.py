@@ -1,5 +1,3 @@
-"""Recipes of fine-tuning: each makes a whole config, and has the figures of its paper."""
-
 import itertools
 
 import pytest
@@ -25,7 +23,6 @@ OTHERS = ('yelp5', 'imdb')
 # tasks whose objective their own file names
 NOT_ROWS = ('race', 'race_middle', 'race_high', 'conll2003', 'msra_ner', 'wikiann', 'ud_pos', 'tag')
 PATHS = {'encoder/norm/scale': (4,), 'encoder/dense/kernel': (4, 4), 'encoder/dense/bias': (4,)}
-
 
 QUESTIONS = ('squad', 'squad2', 'cmrc2018', 'drcd', 'cjrc', 'mrqa', 'qa')
 
@@ -179,11 +176,8 @@ def test_the_optimizers_are_those_of_the_releases():
     assert adam(config(name, 'mnli')) == ('adamw_uncorrected', 0.999, 1e-6, 0.01, 1.0)
     assert config(name, 'mnli').optimizer.no_decay == (r'norm/', r'bias$')
   assert adam(config('roberta', 'mnli'))[:2] == ('adamw', 0.98)
-  for *recipe, decay in (
-    ('roberta', 'mnli', 0.1),
-    ('ernie', 'lcqmc', 0.0),
-    ('roberta_release', 'race', 0.01),
-  ):
+  decays = ('roberta', 'mnli', 0.1), ('ernie', 'lcqmc', 0.0), ('roberta_release', 'race', 0.01)
+  for *recipe, decay in decays:
     assert config(*recipe).optimizer.weight_decay == decay
 
 

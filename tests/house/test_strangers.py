@@ -1,12 +1,9 @@
-"""A stranger's corpus, run, Hugging Face directory, datasets and tables: opened by every command
-that opens one, they run nothing.
-"""
-
 import contextlib
 import importlib
 import json
 import pathlib
 import shutil
+import subprocess
 import sys
 
 import jax
@@ -84,14 +81,10 @@ def begin_with(address):
   initial_weights.parameters(fresh, address, objective, None, 'BertForPreTraining')
 
 
-def fine_tune(address):
-  loading.tokenizer_of(plan.weights(address)[0])
-
-
 READERS = {
   'load': lambda a: bertzoo_jax.load(a).tokenizer,
   'encode': lambda a: bertzoo_jax.load(a).encode(['a']),
-  'finetune --init': fine_tune,
+  'finetune --init': lambda a: loading.tokenizer_of(plan.weights(a)[0]),
 }
 OPENERS = {
   **READERS,
@@ -210,9 +203,6 @@ def test_no_module_of_the_current_folder_takes_the_place_of_a_package(tmp_path, 
   assert done.returncode == code and not (tmp_path / 'trace').exists(), done.stderr
 
 
-# --- the user's own ---
-
-
 def own(name):
   return named.build({'name': name}, {}, 'masking')
 
@@ -286,3 +276,47 @@ def test_trust_code_says_what_it_runs_also_of_modules_that_are_imported(capsys):
     for _ in range(2):
       named.outside(name, 'masking')
     assert capsys.readouterr().err.count(f'the module {module} of ') == 1
+
+
+@pytest.mark.skipif(not shutil.which('cc'), reason='no compiler')
+@pytest.mark.parametrize('name', ['', 'glibc-hwcaps/x86-64-v3'])
+def test_no_native_library_of_the_current_folder_is_loaded_with_torch(tmp_path, name):
+  """The loader looks for libcuda.so.1 in these folders of the current one, for cuSPARSELt."""
+  trace, folder = tmp_path / 'trace', tmp_path / 'here' / name
+  folder.mkdir(parents=True)
+  code = f'#include <fcntl.h>\n__attribute__((constructor)) void f() {{ creat("{trace}", 384); }}'
+  line = ['cc', '-shared', '-fPIC', '-x', 'c', '-', '-o', folder / 'libcuda.so.1']
+  subprocess.run(line, input=code.encode(), check=True)
+  program = 'from bertzoo_jax.common import trust; print(trust.torch().__name__)'
+  done = commands.run('-P', '-c', program, cwd=tmp_path / 'here')
+  assert done.stdout == 'torch\n' and not trace.exists()
+
+
+EVENTS = """
+import sys
+import numpy as np
+from bertzoo_jax import pretrain
+from bertzoo_jax.runs import metrics
+trackers = metrics.Trackers(sys.argv[1], 0, {}, tensorboard=True, wandb='')
+trackers.write({'step': 1, 'loss': 2.5})
+trackers.close()
+import tensorboardX
+writer = tensorboardX.SummaryWriter(sys.argv[1] + '/tensorboard', filename_suffix='.more')
+writer.add_text('words', 'a text', 2)
+writer.add_image('picture', np.full((3, 2, 4), 255, np.uint8), 3)
+writer.close()
+assert 'torch' not in sys.modules
+import torch
+import tensorflow as tf
+for file in sorted(tf.io.gfile.glob(sys.argv[1] + '/tensorboard/*')):
+  for event in tf.compat.v1.train.summary_iterator(file):
+    for value in event.summary.value:
+      shown = value.simple_value or value.image.width or value.tensor.string_val[0].decode()
+      print(event.step, value.tag, shown)
+"""
+
+
+def test_training_imports_no_torch_and_its_scalars_texts_and_pictures_are_readable(tmp_path):
+  done = commands.run('-c', EVENTS, str(tmp_path))
+  wished = ['1 loss 2.5', '2 words/text_summary a text', '3 picture 4']
+  assert done.stdout.splitlines() == wished, done.stderr

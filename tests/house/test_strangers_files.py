@@ -1,7 +1,3 @@
-"""A stranger's files run no native code, and end in one sentence, without a hang and in bounded
-memory, whatever they hold.
-"""
-
 import base64
 import contextlib
 import gzip
@@ -11,11 +7,8 @@ import itertools
 import json
 import os
 import pathlib
-import re
-import shutil
 import signal
 import struct
-import subprocess
 import types
 
 import numpy as np
@@ -24,7 +17,6 @@ import pytest
 import small_corpora
 from pyarrow import parquet
 
-from bertzoo_jax import cli
 from bertzoo_jax import convert
 from bertzoo_jax import pretrained
 from bertzoo_jax import tokenizers
@@ -35,7 +27,6 @@ from bertzoo_jax.corpus import corpus as corpora
 from bertzoo_jax.corpus import shards
 from bertzoo_jax.evaluate import pair_files
 from bertzoo_jax.finetune import work
-from bertzoo_jax.parts import ranges
 from bertzoo_jax.pretrained import predicting
 from bertzoo_jax.reproduce import page
 from bertzoo_jax.reproduce import plan
@@ -49,16 +40,11 @@ from bertzoo_jax.text import finding
 from bertzoo_jax.text import mediawiki
 from bertzoo_jax.text import records
 from bertzoo_jax.words.similar import vector_files
-from configs.tasks import own
-from tests import commands
-from tests.house.strangers import edit
-from tests.house.strangers import link
-from tests.house.strangers import restored
-from tests.house.strangers import rewrite
+from tests.house import strangers
 from tests.refused import refused
 from tests.tasks import made
 
-PACKAGE = pathlib.Path(cli.__file__).parents[1]
+DEEP = '[' * 100_000
 
 
 @pytest.fixture(autouse=True)
@@ -68,64 +54,6 @@ def nothing_hangs():
   signal.alarm(300)
   yield
   signal.alarm(0)
-
-
-# --- native code ---
-
-
-@pytest.mark.skipif(not shutil.which('cc'), reason='no compiler')
-@pytest.mark.parametrize('name', ['', 'glibc-hwcaps/x86-64-v3'])
-def test_no_native_library_of_the_current_folder_is_loaded_with_torch(tmp_path, name):
-  """The loader looks for libcuda.so.1 in these folders of the current one, for cuSPARSELt."""
-  trace, folder = tmp_path / 'trace', tmp_path / 'here' / name
-  folder.mkdir(parents=True)
-  code = f'#include <fcntl.h>\n__attribute__((constructor)) void f() {{ creat("{trace}", 384); }}'
-  line = ['cc', '-shared', '-fPIC', '-x', 'c', '-', '-o', folder / 'libcuda.so.1']
-  subprocess.run(line, input=code.encode(), check=True)
-  program = 'from bertzoo_jax.common import trust; print(trust.torch().__name__)'
-  done = commands.run('-P', '-c', program, cwd=tmp_path / 'here')
-  assert done.stdout == 'torch\n' and not trace.exists()
-
-
-def test_nothing_imports_torch_elsewhere():
-  for path in sorted(PACKAGE.rglob('*.py')):
-    text = path.read_text()
-    assert not re.search(r'^ *(import|from) torch\b', text, re.M), path
-    for found in re.finditer(r'^ *(import|from) transformers\b', text, re.M):
-      assert text[: found.start()].endswith('trust.torch()\n'), path
-
-
-EVENTS = """
-import sys
-import numpy as np
-from bertzoo_jax import pretrain
-from bertzoo_jax.runs import metrics
-trackers = metrics.Trackers(sys.argv[1], 0, {}, tensorboard=True, wandb='')
-trackers.write({'step': 1, 'loss': 2.5})
-trackers.close()
-import tensorboardX
-writer = tensorboardX.SummaryWriter(sys.argv[1] + '/tensorboard', filename_suffix='.more')
-writer.add_text('words', 'a text', 2)
-writer.add_image('picture', np.full((3, 2, 4), 255, np.uint8), 3)
-writer.close()
-assert 'torch' not in sys.modules
-import torch
-import tensorflow as tf
-for file in sorted(tf.io.gfile.glob(sys.argv[1] + '/tensorboard/*')):
-  for event in tf.compat.v1.train.summary_iterator(file):
-    for value in event.summary.value:
-      shown = value.simple_value or value.image.width or value.tensor.string_val[0].decode()
-      print(event.step, value.tag, shown)
-"""
-
-
-def test_training_imports_no_torch_and_its_scalars_texts_and_pictures_are_readable(tmp_path):
-  done = commands.run('-c', EVENTS, str(tmp_path))
-  wished = ['1 loss 2.5', '2 words/text_summary a text', '3 picture 4']
-  assert done.stdout.splitlines() == wished, done.stderr
-
-
-# --- tracebacks, hangs, memory ---
 
 
 read_hf, read_run = lambda: pretrained.open('hf:hf'), lambda: pretrained.open('run')
@@ -162,8 +90,8 @@ WRONG_FIELDS += [('encoder__hidden_size', 'text'), ('length', None), ('hf', [])]
 def spoiled(file, changes, read, words=''):
   """Asserts that each of the changes of a file of JSON is refused by who reads it."""
   for fields in changes:
-    with restored(file):
-      edit(file, **fields)
+    with strangers.restored(file):
+      strangers.edit(file, **fields)
       refused(words, read)
 
 
@@ -172,23 +100,20 @@ def test_a_config_of_other_types_is_one_sentence(place):
   spoiled('run/config.json', ({field: value} for field, value in WRONG_FIELDS), read_run)
   pathlib.Path('run/config.json').write_text('{')  # then the checkpoint's counts
   for field, value in WRONG_FIELDS:
-    rewrite(STEP, 'run.json', json.dumps({'config': config}).encode())
-    edit(STEP / 'run.json', **{f'config__{field}': value})
-    rewrite(STEP, 'run.json', (STEP / 'run.json').read_bytes())
+    strangers.rewrite(STEP, 'run.json', json.dumps({'config': config}).encode())
+    strangers.edit(STEP / 'run.json', **{f'config__{field}': value})
+    strangers.rewrite(STEP, 'run.json', (STEP / 'run.json').read_bytes())
     refused('', read_run)
-
-
-DEEP = '[' * 100_000
 
 
 def test_metadata_of_a_checkpoint_of_any_form_is_one_sentence(place):
   for name in ('params/_METADATA', 'run.json', 'sha256.json'):
     for text in (DEEP, '{"a":' * 100_000, '5', '{"tree_metadata": 5}'):
-      with restored(STEP / name, STEP / 'sha256.json'):
+      with strangers.restored(STEP / name, STEP / 'sha256.json'):
         if name == 'sha256.json':
           (STEP / name).write_text(text)
         else:
-          rewrite(STEP, name, text.encode())
+          strangers.rewrite(STEP, name, text.encode())
         if name != 'run.json':
           refused('', read_run)
           continue
@@ -246,7 +171,7 @@ def test_a_tokenizer_that_panics_is_one_sentence(place):
   added = ({'5': {'content': 7}}, {'5': {'content': 'a', 'lstrip': 'x'}})
   spoiled('hf/tokenizer_config.json', (dict(added_tokens_decoder=x) for x in added), read)
   padding = dict(strategy={'Fixed': 10**12}, pad_id=0, pad_type_id=0, pad_token='x')
-  edit('hf/tokenizer.json', padding=padding)
+  strangers.edit('hf/tokenizer.json', padding=padding)
   read()  # padding is not read
 
 
@@ -264,18 +189,17 @@ def test_a_vocabulary_of_huge_ids_takes_no_memory(place):
   added = json.loads(pathlib.Path('hf/tokenizer.json').read_text())['added_tokens']
   huge = [dict(model__vocab__zzz=number) for number in (2**31, 2**32 - 1)]
   spoiled('hf/tokenizer.json', huge, read_tokenizer, 'ids are read|tokenizer.json is not one')
-  with restored('hf/tokenizer.json'):
+  with strangers.restored('hf/tokenizer.json'):
     added = [*added, dict(added[0], content='zzz', id=2**31)]
-    edit('hf/tokenizer.json', added_tokens=added)
+    strangers.edit('hf/tokenizer.json', added_tokens=added)
     assert read_tokenizer().vocab_size < 1000  # the library numbers added tokens itself
   token = {str(2**31): {'content': 'zzz', 'special': True}}
-  edit('hf/tokenizer_config.json', added_tokens_decoder=token)
+  strangers.edit('hf/tokenizer_config.json', added_tokens_decoder=token)
   with contextlib.suppress(errors.UserError):
     assert read_tokenizer().vocab_size < 1000
 
 
 PAGE = b'<page><title>a</title><ns>0</ns><revision><text>b</text></revision></page>'
-
 
 LONG = b'x' * 1_000_000
 BLOCKS = {
@@ -301,10 +225,6 @@ def test_a_dump_is_refused_before_it_fills_the_memory(block):
   refused('tag', next, pages, kind=mediawiki.Damaged)
 
 
-def _vectors(file):
-  return list(vector_files.read(file))
-
-
 def _plotted(content):
   pathlib.Path('w').mkdir(exist_ok=True)
   pathlib.Path('w/metrics.jsonl').write_bytes(content.read_bytes())
@@ -313,7 +233,6 @@ def _plotted(content):
 
 
 def _resulting(file):
-  """Reads a file as the result of a finished fine-tuning of a task with a split dev."""
   experiment = types.SimpleNamespace(metrics=('accuracy',))
   fields = dict(folder=file.parent, record=file.name, experiment=experiment, point=(), init='')
   run = types.SimpleNamespace(name='task', seed=0, **fields)
@@ -331,7 +250,7 @@ def _result(**fields):
   return json.dumps({**usual, **fields})
 
 
-_predicted = lambda file: work.predictions(file.parent)
+_vectors, _predicted = lambda x: list(vector_files.read(x)), lambda x: work.predictions(x.parent)
 HELD = {  # reader of a file: contents
   pair_files.read: ['{"sentence_good":' + DEEP, '{"sentence_good": %s}' % ('9' * 5000)],
   _vectors: [f'10 {10**18}\nab ', f'10 {10**11}\nab ', f'4 {"9" * 4000}\nab 1 2'],
@@ -423,20 +342,6 @@ def test_a_pickle_of_any_tensors_is_one_sentence_or_read(tmp_path):
     refused('', convert._read, file)
 
 
-FIELDS = [('source', 'text_a', 0), ('source', 'separator', None), ('source', 'where', 'x')]
-FIELDS += [('source', 'header', 'no'), ('name', ['a']), ('metrics', 'accuracy')]
-
-
-def test_fields_of_a_fine_tuning_have_their_types():
-  for *section, field, value in FIELDS:
-    config = own.get_config('classify').unlock()
-    ranges.check_fields(config)
-    at = config[section[0]] if section else config
-    del at[field]
-    at[field] = value
-    refused('is needed', ranges.check_fields, config)
-
-
 @pytest.mark.parametrize('source, features', [('table', 'words'), ('conll', 'texts')])
 def test_a_run_whose_sections_are_of_two_tasks_is_refused(source, features):
   kind = task_kinds.get('classification')
@@ -465,10 +370,10 @@ PIPES = {file: read for read, names in PIPES.items() for file in names.split()}
 @pytest.mark.parametrize('file', PIPES)
 def test_a_pipe_or_a_device_is_refused_and_never_waited_for(place, file):
   why = 'is a pipe or a device|damaged|no file matches|leads out of'
-  link(file, '/dev/zero')
+  strangers.link(file, '/dev/zero')
   refused(why, PIPES[file])
   os.mkfifo('pipe')
-  link(file, 'pipe')
+  strangers.link(file, 'pipe')
   refused(why, PIPES[file])
   os.replace('pipe', file)
   refused(why, PIPES[file])

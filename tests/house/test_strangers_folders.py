@@ -1,7 +1,3 @@
-"""A stranger's folder: nothing outside it is read, copied or written to. Names in its files and
-links lead to a secret and to other files of the user's.
-"""
-
 import itertools
 import json
 import os
@@ -40,11 +36,10 @@ from tests.refused import refused
 
 INSIDE = 'leads out of|not a name inside|outside that folder'
 
-# --- names ---
-
 NAMES = ['../../outside/corpus/train/00000', '', '.', '..', 'a\\b', 'a\0', 'a//b', './a', 'a/']
 NAMES += ['\ud800', 7]
 WITH_FILES = 'tokenizer_sha256', 'similar', 'sha256'  # sections of a manifest
+FILES = {'corpus': 'tokenizer/vocab.txt', 'run': 'tokenizer/vocab.txt', 'hf': 'vocab.txt'}
 
 
 def test_a_local_corpus_has_its_shards_inside(place):
@@ -164,8 +159,6 @@ def test_classes_without_names_are_not_listed():
   assert datasets._label(1, feature, ('a|x', 'b')) == 'b' and datasets._label(2, None, ()) == '2'
 
 
-# --- links ---
-
 open_corpus = lambda: corpora.open('corpus')
 open_race = lambda: files.find('set', {'train': 'race'}, folders=True)
 READS = {  # command: (a link in a folder of the stranger's, what opens the folder)
@@ -249,9 +242,6 @@ def test_an_out_that_is_a_link_is_not_replaced(place, out, target):
   assert pathlib.Path(out).is_symlink()
 
 
-# --- the current folder, and those above the package ---
-
-
 def test_a_package_below_the_repository_of_a_stranger_asks_git_nothing(place, monkeypatch):
   """`git status` runs what a repository's core.fsmonitor names."""
   hook = pathlib.Path('hook').absolute()
@@ -275,9 +265,6 @@ def test_a_matplotlibrc_of_the_current_folder_is_not_read(tmp_path):
   assert done.stdout == 'True\n', done.stderr
 
 
-# --- copies ---
-
-
 def test_an_export_has_no_file_that_the_tokenizer_does_not_need(place, monkeypatch):
   """A run's WordPiece, with files beside it that an earlier version copied there."""
   beside, names = {'notes.model', 'spiece.model', 'id_rsa'}, []
@@ -298,12 +285,6 @@ def test_a_published_tokenizer_is_copied_by_name_and_without_code(place):
   assert {'vocab.txt', 'tokenizer.json', 'tokenizer_config.json'} <= {*files} <= {*hub.TOKENIZER}
   kept = json.loads(files['tokenizer_config.json'])
   assert not {'auto_map', 'vocab_file'} & {*kept} and 'cls_token' in kept
-
-
-# --- what stays possible ---
-
-
-FILES = {'corpus': 'tokenizer/vocab.txt', 'run': 'tokenizer/vocab.txt', 'hf': 'vocab.txt'}
 
 
 @pytest.mark.parametrize('name', FILES)

@@ -1,5 +1,3 @@
-"""The screen, the card and the pages show the texts of strangers, which draw nothing."""
-
 import io
 import json
 import pathlib
@@ -29,9 +27,6 @@ from tests.hf import test_card as cards
 from tests.house.strangers import edit
 
 PACKAGE = pathlib.Path(cli.__file__).parents[1]
-
-
-# --- the screen ---
 
 # a title, a clear screen, a colour, 8 bits, backspaces, a return, another direction
 DRAWS = ['\x1b]0;pwned\x07', '\x1b[2J', '\x1b[8m', '\x9b2J', '\x08\x08', '\rz', '\u202e']
@@ -123,8 +118,6 @@ def test_all_consoles_are_the_one_that_shows_text():
     made = 'rich.console.Console' in path.read_text() or 'console.Console(' in path.read_text()
     assert made == (path.name == 'screen.py'), path
 
-
-# --- the card ---
 
 MARKS = ['# head <script>x</script>', '![x](http://example.org/x.png)', 'a\n\n# head\n\n<b>b</b>']
 MARKS += ['`code` <img src=x>', 'a | b\n|---|', '[x](javascript:x)', '```\n# b']

@@ -1,5 +1,3 @@
-"""The fused sum and norm against the plain one, interpreted."""
-
 import functools
 
 import jax
@@ -16,7 +14,6 @@ EPS = 1e-12
 
 
 def inputs(shape, seed=0):
-  """x, y, a weight for the result, scale and shift."""
   draw = np.random.default_rng(seed)
   shapes = shape, shape, shape, shape[-1:], shape[-1:]
   return [jnp.asarray(draw.normal(size=s), jnp.float32) for s in shapes]

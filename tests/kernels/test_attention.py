@@ -1,7 +1,3 @@
-"""Attention: plain XLA against its definition, and interpreted fused kernels, those for GPUs too,
-against plain XLA; and the program for CUDA.
-"""
-
 import functools
 import importlib.machinery
 import json
@@ -40,6 +36,7 @@ QUICK = (
   'two tables',
   'places without terms',
 )
+ON_CUDA = ('deberta_v3_512', 'k_v')  # the kernel with most to do
 
 
 @pytest.mark.parametrize(
@@ -58,9 +55,8 @@ def test_plain_and_fused_attention_equal_the_definition_in_value_and_gradients(n
 def test_a_query_that_sees_no_key_gets_zero_and_sends_no_gradient():
   qkv, weight, packs, _ = attended.inputs(2, 40, 2, 16)
   packs = packs.at[:, 7].set(9)
-  visible = plain.Visibility(
-    packs, packs, None, jnp.zeros((2, 40), jnp.int32), (packs == 9).astype(jnp.int32)
-  )
+  order = jnp.zeros((2, 40), jnp.int32), (packs == 9).astype(jnp.int32)
+  visible = plain.Visibility(packs, packs, None, *order)
   for attend in (plain.attend, fused_attend):
     out, dq, *others = value_and_gradients(attend, qkv, weight, visible)
     assert not out[:, 7].any() and out[:, 6].all()
@@ -156,9 +152,6 @@ def test_scores_never_leave_the_kernel(length, window):
   assert outside and all(np.prod(a.shape) < 2 * 2 * length * length for a in outside)
 
 
-# --- for GPUs ---
-
-
 TWO = 'c2p', 'p2c'
 # name: (queries, keys, width, terms, window, ordered, dropout rate, tile, shape of the mesh)
 GPU_CASES = {
@@ -219,9 +212,6 @@ def test_nothing_of_the_size_of_the_scores_is_made():
   equations = attended.equations(jax.make_jaxpr(f)(*qkv).jaxpr)
   sizes = [np.prod(v.aval.shape) for eqn in equations for v in eqn.outvars]
   assert sizes and max(sizes) < 4 * 2 * 1024 * 1024
-
-
-ON_CUDA = ('deberta_v3_512', 'k_v')  # the kernel with most to do
 
 
 # conftest.py hides it

@@ -1,7 +1,3 @@
-"""Attention kernels as programs: their names, and whether they compile for TPUs where libtpu is
-installed.
-"""
-
 import functools
 
 import jax

@@ -1,5 +1,3 @@
-"""Which kernels a run gets."""
-
 import functools
 import types
 
@@ -108,9 +106,8 @@ def test_cudnn_is_told_the_lengths_of_rows_that_are_one_pack(calls):
   ids = jnp.asarray([[1, 1, 1, 0, 0, 0, 0, 0], [1] * 8, [0] * 8], jnp.int32)
   packs = jnp.asarray([[1, 1, 1, 2, 2, 2, 0, 0]] * 3, jnp.int32)
   for visible in (attention.batch_visibility({'segment_ids': ids}), attention.same_pack(packs)):
-    ours, theirs = (
-      f(q, k, v, visible).astype(jnp.float32) for f in (cudnn.attend, attention.attend)
-    )
+    attends = cudnn.attend, attention.attend
+    ours, theirs = (f(q, k, v, visible).astype(jnp.float32) for f in attends)
     read = np.asarray(visible.key_packs_BM > 0)
     np.testing.assert_allclose(ours[read], theirs[read], atol=0.02)
     assert np.isfinite(ours).all()

@@ -1,5 +1,3 @@
-"""A block and its layers against the formulas written out, and torch's."""
-
 import functools
 import types
 
@@ -88,14 +86,10 @@ def test_a_product_without_a_bias_has_the_gradients_of_the_formula(before):
   assert small.worst(*both(X, kernel)) < 1e-3
 
 
-# --- layers ---
-
-
 @pytest.mark.parametrize('rate', [0.1, 0.5, 0.003])
 def test_dropout_keeps_the_share_it_says_and_the_mean(rate):
-  x = layers.dropout(
-    jnp.full((10, 100, 1001), 3.0), rate, row_keys.batch_keys(jax.random.key(0), 10)
-  )
+  keys = row_keys.batch_keys(jax.random.key(0), 10)
+  x = layers.dropout(jnp.full((10, 100, 1001), 3.0), rate, keys)
   deviation = (rate * (1 - rate) / x.size) ** 0.5
   assert abs(float((x > 0).mean()) - (1 - rate)) < 4 * deviation
   assert abs(float(x.mean()) - 3) < 12 * deviation / (1 - rate)

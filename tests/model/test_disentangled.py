@@ -1,7 +1,3 @@
-"""Disentangled attention and the enhanced mask decoder: equality with transformers, and the effect
-of packs, fillers and dropout.
-"""
-
 import functools
 import types
 
@@ -65,12 +61,10 @@ def params_of(e, scale=0.15):
 
 @functools.partial(jax.jit, static_argnames=('e', 'ops'))
 def predict(e, params, batch, ops=operations.PLAIN):
-  """(states_BPD, hidden_BLD)"""
   return networks.predictions(e, params, batch, None, ops)[:2]
 
 
 def everywhere(batch):
-  """The batch with a prediction at each place."""
   rows, length = batch['input_ids'].shape
   return {**batch, 'masked_positions': np.tile(np.arange(length, dtype=np.int32), (rows, 1))}
 
@@ -90,9 +84,6 @@ def assert_states(found_BPD, wanted_BLD, batch):
   real_BP = np.take_along_axis(batch['segment_ids'], at_BP, axis=1) > 0
   wanted_BPD = np.take_along_axis(wanted_BLD, at_BP[:, :, None], axis=1)
   assert small.worst(found_BPD[real_BP], wanted_BPD[real_BP]) < TOLERANCE
-
-
-# --- beside transformers ---
 
 
 def theirs(e, params):
@@ -192,9 +183,6 @@ def test_the_decoder_equals_a_reference_written_from_the_papers(changes):
   assert_states(states_BPD, reference.decoded(ids_BL, real).numpy(), batch)
 
 
-# --- the decoder ---
-
-
 def test_the_decoder_of_a_pack_is_that_of_the_same_text_in_a_row_of_its_own():
   e, lengths = encoder(**V2, convolution_size=3), (9, 15)
   params, row = params_of(e), small.batch(rows=1)
@@ -202,17 +190,12 @@ def test_the_decoder_of_a_pack_is_that_of_the_same_text_in_a_row_of_its_own():
   packs = np.repeat([1, 2], lengths)[None].astype(np.int32)
   places = np.concatenate([np.arange(n) for n in lengths])[None].astype(np.int32)
   packed = {**everywhere(row), 'segment_ids': packs, 'position_ids': places}
-  own = [
-    {k: row[k][:, a:b] for k in ('input_ids', 'token_type_ids', 'segment_ids')}
-    for a, b in zip(ends, ends[1:])
-  ]
+  names = 'input_ids', 'token_type_ids', 'segment_ids'
+  own = [{k: row[k][:, a:b] for k in names} for a, b in zip(ends, ends[1:])]
   alone = np.concatenate([predict(e, params, everywhere(one))[0][0] for one in own])
   assert small.worst(predict(e, params, packed)[0][0], alone) < TOLERANCE
   unplaced = {k: x for k, x in packed.items() if k != 'position_ids'}
   assert small.worst(predict(e, params, unplaced)[0][0], alone) > 1e-2, 'positions are not read'
-
-
-# --- dropout of the relative table ---
 
 
 def test_the_relative_table_is_dropped_anew_in_each_layer_and_pass_and_not_by_keys_of_rows(
@@ -267,9 +250,6 @@ def test_dropout_has_the_sites_of_the_release(monkeypatch):
   layer = [table, shares, hidden, hidden]
   # Embeddings; of each layer its table, its shares, its two sublayers; of the convolution.
   assert drawn == [hidden, *layer, hidden, *layer]
-
-
-# --- the rest ---
 
 
 def test_an_impossible_encoder_is_refused_with_a_remedy():

@@ -1,5 +1,3 @@
-"""The Transformer, and the scanned stack: shared layers, groups, blocks within layers."""
-
 import functools
 import types
 
@@ -18,6 +16,7 @@ from configs import albert
 from configs import bert
 
 ROW = ('input_ids', 'token_type_ids', 'segment_ids')
+SHARING = [pytest.param(s, marks=[pytest.mark.slow] * (s != 'all')) for s in stack.SHARING]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -148,9 +147,6 @@ def test_albert_s_sharing_has_the_counts_of_its_table_4(width):
     assert round(body / 1e6, 2) == millions, sharing
 
 
-# --- the scanned stack ---
-
-
 # sharing, layers, groups, blocks per layer
 STACKS = [('all', 4, 2, 2), ('attention', 6, 3, 1), ('feed_forward', 4, 2, 2)]
 
@@ -191,9 +187,6 @@ def test_copies_start_different_from_each_other():
       assert len(np.unique(np.asarray(leaf).reshape(len(leaf), -1)[:, 0])) == len(leaf), path
 
 
-SHARING = [pytest.param(s, marks=[pytest.mark.slow] * (s != 'all')) for s in stack.SHARING]
-
-
 @pytest.mark.parametrize('sharing', SHARING)
 def test_the_program_does_not_grow_with_depth(sharing):
   def lines(depth):
@@ -211,17 +204,14 @@ def test_each_block_draws_its_own_dropout(layers, groups, inner):
     return x * 2 + row_keys.keep(turn.keys_B2, 0.5, (1, 1))[:, 0, 0], None
 
   plan = stack.Plan(layers, stack.SHARING['all'], groups, inner)
-  params, keys_B2 = (
-    {'w': jnp.zeros((groups * inner, 1))},
-    row_keys.batch_keys(jax.random.key(0), 64),
-  )
+  params = {'w': jnp.zeros((groups * inner, 1))}
+  keys_B2 = row_keys.batch_keys(jax.random.key(0), 64)
   draws, _ = stack.scan(apply, params, jnp.zeros(64, jnp.int32), keys_B2, plan)
   bits = np.asarray(draws)[:, None] >> np.arange(8) & 1
   assert 0.4 < bits.mean() < 0.6 and np.abs(np.corrcoef(bits.T) - np.eye(8)).max() < 0.5
 
 
 def tell(params, x, turn):
-  """A block that returns its arguments."""
   x = 3.0 * x + params['w'] + 10.0 * turn.place + turn.inputs
   return x, (turn.number, x)
 

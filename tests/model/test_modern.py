@@ -1,7 +1,3 @@
-"""The encoder of today: networks that its fields make, beside transformers'; rows longer than those
-that it was trained on.
-"""
-
 # ruff: noqa: F811  a fixture of another file is an argument here
 
 import jax
@@ -110,9 +106,8 @@ def test_losses_are_those_of_one_device_on_any_mesh_also_of_long_rows(length):
   def losses(mesh, chosen=kernels.XLA):
     devices = jax.devices()[: int(np.prod(mesh))]
     made = sharding.mesh(mesh, devices)
-    run = toys.of_an_encoder(
-      objectives.BY_NAME['mlm'], encoder, made, chosen, rows=4, length=length
-    )
+    mlm = objectives.BY_NAME['mlm']
+    run = toys.of_an_encoder(mlm, encoder, made, chosen, rows=4, length=length)
     return toys.run(run, 2)[1]
 
   wanted = losses((1, 1, 1))

@@ -1,5 +1,3 @@
-"""The contrastive loss beside loops in torch and sentence-transformers; the two views of a row."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +15,7 @@ from bertzoo_jax.parts import objectives as definitions
 from tests.found import call_part
 
 WIDTH = 12
+LABELS = np.array([3.0, 5.0, 1.0, 3.0, 4.0, 9.0], np.float32)
 
 
 def gradient(fields, x_BCD, ids_BC2, real_BC):
@@ -157,11 +156,6 @@ def test_widths_that_do_not_fit_are_refused():
   ):
     with pytest.raises(errors.UserError, match=words):
       small.objective('contrastive', **fields)
-
-
-# --- cosines of two texts beside plain loops over pairs of rows ---
-
-LABELS = np.array([3.0, 5.0, 1.0, 3.0, 4.0, 9.0], np.float32)
 
 
 def regression(cosines, labels):

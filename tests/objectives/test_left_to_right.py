@@ -1,7 +1,3 @@
-"""Rows from left to right, alone and mixed with masked ones in one network: losses by hand, the
-tokens that are seen, and refusals.
-"""
-
 import types
 
 import jax
@@ -25,7 +21,6 @@ def made(kind, encoder, **own):
 
 
 def packed():
-  """Rows of two packed segments and padding."""
   batch = small.rows()
   packs = np.where(np.arange(24) < 9, 1, 2) * (batch['segment_ids'] > 0)
   return {**batch, 'segment_ids': packs.astype(np.int32)}
@@ -105,10 +100,8 @@ def test_all_rows_from_left_to_right_are_causal_lm_whose_parameters_are_those_of
   params = small.parameters(whole)
   one, two = (small.evaluate(objective, params, batch)[0][0] for objective in (whole, mixed))
   assert one == two
-  shapes = [
-    jax.eval_shape(made(kind, 'disentangled').init, jax.random.key(0))
-    for kind in ('causal_lm', 'mlm')
-  ]
+  init = lambda kind: made(kind, 'disentangled').init
+  shapes = [jax.eval_shape(init(kind), jax.random.key(0)) for kind in ('causal_lm', 'mlm')]
   assert shapes[0] == shapes[1]
 
 

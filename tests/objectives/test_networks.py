@@ -1,5 +1,3 @@
-"""Heads as objectives use them, and losses of masked tokens and pairs."""
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,9 +40,8 @@ def test_a_row_head_scores_the_vector_of_the_row_and_drops_before_each_layer(kin
   assert heads.find({'row_head': own})['row_head'].fields['kind'] == kind
   hidden_BLD = draw.normal(size=(64, 2, 48)).astype(np.float32)
   rows = {'row_keys': draw.integers(0, 2**32, (64, 2), np.uint32)}
-  of = lambda rates, key: heads.row(kind, 3, *rates).logits(
-    encoder, {'row_head': own}, hidden_BLD, rows, key
-  )
+  head = {'row_head': own}
+  of = lambda rates, key: heads.row(kind, 3, *rates).logits(encoder, head, hidden_BLD, rows, key)
   compiled = jax.jit(of, static_argnums=0)
   logits = lambda key=None, *rates: np.asarray(compiled(rates, key))
   # Devlin et al. 2018 §4.1, He et al. 2021 and Clark et al. 2020, code of the releases.
@@ -67,9 +64,6 @@ def test_a_row_head_scores_the_vector_of_the_row_and_drops_before_each_layer(kin
   assert np.abs(many - logits()).mean() < 0.15 * np.abs(after - logits()).mean()
 
 
-# --- losses ---
-
-
 def test_the_loss_is_the_mean_over_masked_tokens_plus_the_weighted_mean_over_pairs():
   batch, objective = small.batch(), small.objective('mlm_pair', pair_weight=0.25)
   params, normalizers = small.parameters(objective), objective.normalizers(batch)
@@ -90,18 +84,14 @@ def test_the_loss_is_the_mean_over_masked_tokens_plus_the_weighted_mean_over_pai
     hits.append(logits.argmax() == target)
   pair = np.asarray(out['pair'], np.float64)
   pair_nlls = np.log(np.exp(pair).sum(-1)) - pair[np.arange(4), batch['pair_labels']]
-  expected = {
-    'masked': {'mlm_loss': np.mean(nlls), 'mlm_accuracy': np.mean(hits)},
-    'pairs': {
-      'pair_loss': np.mean(pair_nlls),
-      'pair_accuracy': np.mean(pair.argmax(-1) == batch['pair_labels']),
-    },
-  }
+  losses = {'mlm_loss': np.mean(nlls), 'mlm_accuracy': np.mean(hits)}
+  right = np.mean(pair.argmax(-1) == batch['pair_labels'])
+  of_pairs = {'pair_loss': np.mean(pair_nlls), 'pair_accuracy': right}
+  expected = {'masked': losses, 'pairs': of_pairs}
   assert carry == () and objective.carry(4) == ()
   assert normalizers == {'masked': len(nlls), 'pairs': 4}
-  means = lambda sums: {
-    k: jax.tree.map(lambda x, k=k: x / normalizers[k], v) for k, v in sums.items()
-  }
+  mean = lambda tree, k: jax.tree.map(lambda x: x / normalizers[k], tree)
+  means = lambda sums: {k: mean(v, k) for k, v in sums.items()}
   assert jax.tree.structure(sums) == jax.tree.structure(expected)
   assert small.worst(means(sums), expected) < 1e-4
   assert abs(loss - (np.mean(nlls) + 0.25 * np.mean(pair_nlls))) < 1e-4

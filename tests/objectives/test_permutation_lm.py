@@ -1,5 +1,3 @@
-"""Objectives with a memory: losses, refusals, and the same run however it is split."""
-
 import collections
 import math
 import types

@@ -1,7 +1,5 @@
 """Word vectors of two networks (He et al. 2021 §3.2–3.3): one table (ES), two (NES), or a sum whose
-first part gets no gradient (GDES).
-
-Which gradient reaches which part is told by the two losses, each alone.
+first part gets no gradient (GDES). The two losses, each alone, tell which gradient reaches what.
 """
 
 import contextlib

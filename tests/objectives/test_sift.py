@@ -1,6 +1,4 @@
-"""SiFT without torch: randomness, microbatches, meshes, evaluation, costs and refusals.
-tests/trajectories/test_sift_steps.py compares it with torch.
-"""
+"""tests/trajectories/test_sift_steps.py compares SiFT with torch."""
 
 import functools
 import math
@@ -25,13 +23,8 @@ ROWS, LENGTH, LABELS = 8, 12, ('a', 'b', 'c')
 SIZES = dict(num_layers=2, hidden_size=32, num_heads=4, intermediate_size=32)
 DISENTANGLED = {**small.SECTION, **small.DISENTANGLED, **SIZES}
 ON = dict(weight=5.0, rate=0.05, init=0.1)
-
-
-SECTIONS = {
-  'disentangled': DISENTANGLED,
-  'transformer': {**small.SECTION, **SIZES},
-  'two_stream': {**small.TWO_STREAM, **SIZES},
-}
+SECTIONS = {'disentangled': DISENTANGLED, 'transformer': {**small.SECTION, **SIZES}}
+SECTIONS['two_stream'] = {**small.TWO_STREAM, **SIZES}
 
 
 @functools.lru_cache
@@ -107,9 +100,8 @@ def test_weight_0_is_the_program_without_the_section():
 def test_evaluation_takes_the_network_without_the_norm_and_the_perturbation():
   (made, params), (plain, _) = of(), of(weight=0.0)
   totals = made.normalizers(batch())
-  both = jax.jit(
-    lambda p: [steps.make_eval_step(x)(p, batch(), totals, (), 0)[0] for x in (made, plain)]
-  )
+  evaluated = lambda made, p: steps.make_eval_step(made)(p, batch(), totals, (), 0)[0]
+  both = jax.jit(lambda p: [evaluated(x, p) for x in (made, plain)])
   assert small.worst(*both(params)) == 0
 
 
@@ -138,9 +130,8 @@ def test_the_perturbed_pass_draws_dropout_of_its_own():
 
 
 def test_a_row_whose_gradient_is_not_finite_keeps_its_perturbation():
-  delta_BLE, gradient_BLE = (
-    np.random.default_rng(i).normal(size=(3, 4, 5)).astype(np.float32) for i in (0, 1)
-  )
+  draw = lambda i: np.random.default_rng(i).normal(size=(3, 4, 5)).astype(np.float32)
+  delta_BLE, gradient_BLE = draw(0), draw(1)
   gradient_BLE[1, 2, 3], gradient_BLE[2, 3] = np.inf, 0.0
   found_BLE = np.asarray(sift.ascended(delta_BLE, gradient_BLE, 0.1))
   np.testing.assert_array_equal(found_BLE[1], delta_BLE[1])
@@ -157,9 +148,8 @@ def test_starts_and_ends_are_compared_over_the_tokens_of_a_row():
   rows['labels'] = np.tile(np.array([[1, 2]], np.int32), (ROWS, 1))
   rows['answer_mask'], rows['impossible'] = rows['segment_ids'], np.zeros(ROWS, np.float32)
   totals = objective.normalizers(rows)
-  loss = lambda made, key: jax.jit(
-    lambda p: made.loss(p, rows, made.normalizers(rows), (), key, True)
-  )(params)
+  learned = lambda made, key: lambda p: made.loss(p, rows, made.normalizers(rows), (), key, True)
+  loss = lambda made, key: jax.jit(learned(made, key))(params)
   value, (_, sums) = loss(objective, jax.random.key(0))
   mean = float(sums['sift']['sift_divergence']) / float(totals['sift'])
   # of unlike distributions over at most LENGTH tokens; padding is in neither
@@ -173,9 +163,8 @@ def test_starts_and_ends_are_compared_over_the_tokens_of_a_row():
 
 def test_places_that_are_not_allowed_have_no_share_of_the_mean_square():
   a, b = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-  longer = [
-    np.concatenate([x, np.full((3, 2), head_modules.FORBIDDEN, np.float32)], axis=1) for x in (a, b)
-  ]
+  never = np.full((3, 2), head_modules.FORBIDDEN, np.float32)
+  longer = [np.concatenate([x, never], axis=1) for x in (a, b)]
   np.testing.assert_allclose(sift.mse(*longer), ((a - b) ** 2).mean(-1), rtol=1e-6)
 
 

@@ -1,5 +1,3 @@
-"""The span boundary objective beside torch, and places that it does not learn from."""
-
 import functools
 
 import jax
@@ -18,9 +16,8 @@ HEAD = dict(num_offsets=OFFSETS, offset_size=6)
 
 @functools.cache
 def objective_of(**changes):
-  return small.objective(
-    'mlm_span_boundary', activation='gelu', boundary_weight=0.3, **HEAD, **changes
-  )
+  own = dict(activation='gelu', boundary_weight=0.3)
+  return small.objective('mlm_span_boundary', **own, **HEAD, **changes)
 
 
 def batch_of():

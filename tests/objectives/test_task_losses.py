@@ -1,6 +1,4 @@
-"""Objectives of questions and choices: inputs that the loss does not depend on, the beam, dropout.
-tests/trajectories compares these losses, and the loss of tags, with torch.
-"""
+"""tests/trajectories compares these losses, and the loss of tags, with torch."""
 
 import functools
 
@@ -24,17 +22,14 @@ OBJECTIVES = {
   'span_conditional': dict(head='tanh', hidden_size=0, answerable_weight=0.5, dropout=0.0),
   'choice': dict(head='tanh', input_dropout=0.0),
 }
+predict = jax.jit(networks.predict, static_argnums=0)
 
 
 @functools.cache
 def made(name, **changes):
-  """(objective, parameters)."""
   encoder = small.encoder(dropout=0.0, attention_dropout=0.0, num_layers=1)
   objective = call_part(objectives, name, encoder, **{**OBJECTIVES[name], **changes})
   return objective, small.parameters(objective, seed=1, scale=0.2)
-
-
-predict = jax.jit(networks.predict, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -47,9 +42,6 @@ def loss(objective, params, batch, key=None, whole=None):
   """(loss, sums); whole: the batch of which this is a part."""
   value, (_, sums) = _loss(objective, params, batch, key, whole or batch)
   return float(value), jax.tree.map(float, sums)
-
-
-# --- questions ---
 
 
 def questions(length=LENGTH):
@@ -128,9 +120,6 @@ def test_an_unknown_head_is_told():
     made('span_conditional', head='linear')
 
 
-# --- choices ---
-
-
 def units():
   draw = np.random.default_rng(0)
   shape, there = (ROWS, OPTIONS, LENGTH), np.ones((ROWS, OPTIONS), np.float32)
@@ -181,10 +170,8 @@ def test_each_option_has_a_draw_of_dropout_of_its_own_and_none_without_a_key():
   @jax.jit
   def both(params, key):
     hidden = networks.encode(encoder, params['encoder'], head_table.rows_of_options(same), None)
-    return [
-      head_table.choice('tanh', 0.5).logits(encoder, params, hidden, same, key)
-      for key in (key, None)
-    ]
+    head = head_table.choice('tanh', 0.5)
+    return [head.logits(encoder, params, hidden, same, key) for key in (key, None)]
 
   drawn, plain = map(np.asarray, both(params, jax.random.key(0)))
   assert len(np.unique(drawn.round(5))) == ROWS * OPTIONS

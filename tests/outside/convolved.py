@@ -59,8 +59,6 @@ class Mixed(nn.Module):
 
 @protocol.encoder
 class Convolved(nn.Module):
-  """The encoder."""
-
   vocab_size: int
   dtype: Any
   unroll: int = 1

@@ -19,7 +19,6 @@ from bertzoo_jax.hf.architectures.bert_like import norm
 # [places, D, D] and torch's [out, in, places].
 CONVOLUTION = architecture.Transform(lambda x, s: x.transpose(2, 1, 0), lambda y, s: y.T)
 
-
 ROWS = (
   Row('encoder/embeddings/word/embedding', 'words.weight'),
   Row('encoder/embeddings/position/embedding', 'places.weight'),

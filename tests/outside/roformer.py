@@ -47,8 +47,6 @@ def embedded_and_scanned(encoder, batch, dropout_keys_B2, ops, embedded_BLE):
 
 @protocol.encoder
 class RoFormer(nn.Module):
-  """The encoder."""
-
   vocab_size: int
   dtype: Any
   unroll: int = 1

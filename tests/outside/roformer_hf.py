@@ -66,7 +66,6 @@ KEYS = (
   keys.written('attention_probs_dropout_prob', 0.0),
 )
 
-
 MASKED_LM = architecture.Architecture(
   name='RoFormerForMaskedLM',
   model_type='roformer',

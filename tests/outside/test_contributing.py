@@ -1,5 +1,3 @@
-"""CONTRIBUTING's steps for parts and for a kind of prediction, taken literally by an outsider."""
-
 import os
 import pathlib
 import re

@@ -1,7 +1,3 @@
-"""Encoders and an objective from outside the package: each is a file, a config and a file of names,
-and all commands take them.
-"""
-
 # ruff: noqa: F811  a fixture of another file is an argument here
 
 import functools
@@ -138,10 +134,8 @@ def test_a_directory_that_the_encoder_cannot_express_is_refused(tmp_path):
     weights.load(tmp_path, config('roformer').hf)
 
 
-MADE = {
-  'mlm': objectives.BY_NAME['mlm'],
-  'kept': functools.partial(kept_or_random.kept_or_random, mask_id=4),
-}
+KEPT_OR_RANDOM = functools.partial(kept_or_random.kept_or_random, mask_id=4)
+MADE = {'mlm': objectives.BY_NAME['mlm'], 'kept': KEPT_OR_RANDOM}
 
 
 def losses(name, mesh, objective):

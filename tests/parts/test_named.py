@@ -1,5 +1,3 @@
-"""A part may be named `package.module:name` in a config, and is used as the package's own parts."""
-
 import pathlib
 import sys
 import types
@@ -108,9 +106,8 @@ def text():
 
 
 def rows(config):
-  return pipeline.build(
-    text(), format=config.format, masking=config.masking, length=16, batch_size=8, seed=0
-  )
+  how = dict(length=16, batch_size=8, seed=0)
+  return pipeline.build(text(), format=config.format, masking=config.masking, **how)
 
 
 def test_a_config_names_parts_from_outside_whose_own_defaults_apply():
@@ -177,7 +174,6 @@ def test_a_tokenizer_from_outside_trains_and_a_schedule_may_restart_with_each_ph
 
 
 MASKING = (maskings.BY_NAME, 'masking')
-
 
 WRONG_NAMES = [
   ('nobodys.parts:f', "no module 'nobodys': modules are looked for in the current folder (/"),

@@ -1,7 +1,3 @@
-"""Every number of a config has a range, and a number outside it is refused before anything is
-built.
-"""
-
 import math
 import sys
 import types
@@ -23,6 +19,7 @@ from bertzoo_jax.parts import ranges
 from bertzoo_jax.parts import task_objectives
 from bertzoo_jax.show import __main__ as show
 from configs import bert
+from configs.tasks import own
 from tests import commands
 from tests.refused import refused
 
@@ -170,3 +167,17 @@ def test_definitions_need_no_framework():
   done = commands.run('-c', code)
   loaded = set(done.stdout.split())
   assert 'ml_collections' in loaded and not loaded & {'jax', 'flax', 'tensorflow', 'numpy'}, done
+
+
+FIELDS = [('source', 'text_a', 0), ('source', 'separator', None), ('source', 'where', 'x')]
+FIELDS += [('source', 'header', 'no'), ('name', ['a']), ('metrics', 'accuracy')]
+
+
+def test_fields_of_a_fine_tuning_have_their_types():
+  for *section, field, value in FIELDS:
+    config = own.get_config('classify').unlock()
+    ranges.check_fields(config)
+    at = config[section[0]] if section else config
+    del at[field]
+    at[field] = value
+    refused('is needed', ranges.check_fields, config)

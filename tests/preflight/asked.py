@@ -64,10 +64,8 @@ def preflight(config, say=lambda line: None, **fields):
 
 def linear(monkeypatch, per_row=1 << 24, fixed=1 << 30, usable=chips.CHIPS['v5e'].usable, **less):
   """Replaces the compiler by a line in the rows of a microbatch on a device, which bends down where
-  it is refused, as the compiler's does. Returns the jobs that it was asked for.
-
-  Args:
-    less: {policy of remat, or a data type: what it leaves of the line}.
+  it is refused, as the compiler's does. Returns the jobs that it was asked for. less: {policy of
+  remat, or a data type: what it leaves of the line}.
   """
   asked = []
 

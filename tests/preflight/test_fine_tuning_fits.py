@@ -1,5 +1,3 @@
-"""preflight of a fine-tuning: one run is compiled for one v5e chip, and all are timed."""
-
 import types
 
 import ml_collections

@@ -1,5 +1,3 @@
-"""Everything else that would fail, with a code and a remedy."""
-
 import os
 import pathlib
 import re
@@ -107,7 +105,6 @@ def test_refusals_of_pretrain_are_refusals_here_in_the_same_words(
 
 
 def read(made, path=None):
-  """(findings, text) of a config."""
   found = readiness.Findings()
   return found, readiness.text(found, resolve.run(made), path and str(path), 1)
 

@@ -1,5 +1,3 @@
-"""Programs compiled in processes of their own: their answers, and that they end."""
-
 import contextlib
 import gzip
 import multiprocessing
@@ -17,6 +15,8 @@ from bertzoo_jax.preflight.tpu import program
 FITS = program.Program(None, {}, program.Memory(1, 2), None, 0.5)
 REFUSED = FITS._replace(memory=None, needed=3)
 WHOLE = FITS._replace(text='module', analysis={'flops': 1.0})
+NO = 'XlaError: no'
+SOON, BOTH = (0, (True, WHOLE)), [(0, (False, FITS)), (0.2, (True, WHOLE))]
 
 
 def gone(folder, seconds=60):
@@ -65,10 +65,6 @@ def folder(tmp_path, monkeypatch):
   monkeypatch.setattr(tempfile, 'tempdir', str(tmp_path))
   yield tmp_path
   assert not list(tmp_path.glob('bertzoo_jax-*'))
-
-
-NO = 'XlaError: no'
-SOON, BOTH = (0, (True, WHOLE)), [(0, (False, FITS)), (0.2, (True, WHOLE))]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Memory: both sides of its limit, and changes that make a run fit."""
-
 import json
 
 import pytest

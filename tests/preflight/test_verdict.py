@@ -1,5 +1,3 @@
-"""Runs that fit, and their reports. Compiles for v5e, without a chip."""
-
 import json
 import os
 import signal

@@ -1,5 +1,3 @@
-"""The text of these tests, and its corpus."""
-
 import pytest
 
 from tests.prepare import made

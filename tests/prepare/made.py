@@ -13,7 +13,6 @@ WORDS = (
   'said from have which so this by were one'
 ).split()
 
-
 DRIVER = """
 import sys
 from absl import flags
@@ -53,7 +52,6 @@ def drive(source, out, workers=2):
 
 
 def kill_at(run, out, shards):
-  """Kills a run once so many shards are there."""
   while run.poll() is None and len(list(out.glob('parts/*.json'))) < shards:
     time.sleep(0.001)
   assert run.poll() is None, f'ended before {shards}: {run.communicate()[0]}'

@@ -1,7 +1,3 @@
-"""prepare, killed with -9 wherever it changes something on disk or goes on to another file, ends
-with the bytes of a clean run.
-"""
-
 import os
 import pathlib
 import random
@@ -143,9 +139,8 @@ def test_killed_at_any_step_of_a_new_folder_or_at_any_time_it_ends_with_the_byte
   numbered = [f'{escape(step)}@{steps[: i + 1].count(step)}' for i, step in enumerate(steps)]
   tidying = next(i for i, step in enumerate(steps) if 'rename corpus/manifest' in step) + 2
   draw = random.Random(2)
-  for n, kill in enumerate(
-    [*draw.sample(numbered[:tidying], 10), *draw.sample(numbered[tidying:], 2)]
-  ):
+  kills = *draw.sample(numbered[:tidying], 10), *draw.sample(numbered[tidying:], 2)
+  for n, kill in enumerate(kills):
     out = tmp_path / f's{n}' / 'corpus'
     run(tmp_path / 'text', out, config, kill)
     finish(tmp_path / 'text', out, config, wanted, kill)

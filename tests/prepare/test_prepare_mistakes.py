@@ -1,5 +1,3 @@
-"""prepare: one sentence for every mistake, and for a full disk."""
-
 import json
 import multiprocessing
 import os
@@ -20,7 +18,6 @@ from tests.prepare import made
 
 EMPTY = 'no text to train on .dropped: 1 × line not in UTF-8, first at .*a.txt:1; 1 × line with a'
 
-
 BAD = b'\xff\xff\n\n\0\n'
 REFUSED = [
   (BAD, 0.1, False, EMPTY),
@@ -28,6 +25,8 @@ REFUSED = [
   (b'one', 0.9999, True, 'Every document fell into the held-out share of 0.9999: lower'),
   (b'one', 1.0, False, 'held_out is 1.0: a number from 0 to below 1'),
 ]
+GOOD, FAILS = shards.Chunk(0, [b'good'], 'a.txt:1', 1), shards.Chunk(1, [b'bad \xff'], 'a.txt:7', 2)
+KILLED = r'ended with code -9 in chunk \d, which begins at a.txt:\d .killed: is there enough memory'
 
 
 def test_text_and_folders_without_a_corpus_are_one_sentence(clean, text, tmp_path):
@@ -66,10 +65,6 @@ def killed():
   (child,) = multiprocessing.active_children()
   os.kill(child.pid, signal.SIGKILL)
   yield shards.Chunk(2, [b'more'], 'a.txt:9', 3)
-
-
-GOOD, FAILS = shards.Chunk(0, [b'good'], 'a.txt:1', 1), shards.Chunk(1, [b'bad \xff'], 'a.txt:7', 2)
-KILLED = r'ended with code -9 in chunk \d, which begins at a.txt:\d .killed: is there enough memory'
 
 
 @pytest.mark.parametrize(

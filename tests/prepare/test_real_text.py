@@ -1,7 +1,3 @@
-"""Small networks learn from the shipped text, and large ones need minutes and gigabytes: behind the
-marker.
-"""
-
 import pathlib
 
 import pytest

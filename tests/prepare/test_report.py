@@ -1,5 +1,3 @@
-"""prepare: the content of a corpus, and its report."""
-
 import json
 
 import numpy as np
@@ -136,7 +134,6 @@ def test_mostly_unknown_text_and_excluded_texts_that_leave_nothing_out_are_told(
 
 
 LONG = 'ดจนขบพถฮทผตแไลกคร' * 8  # 136 characters without a blank
-
 
 LONGER, ACCENTS = {'max_word_chars': 200}, {'strip_accents': False}
 LOST = [

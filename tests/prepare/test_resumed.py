@@ -1,5 +1,3 @@
-"""prepare: one corpus for any number of workers and any number of kills."""
-
 import json
 import os
 import pathlib

@@ -1,5 +1,3 @@
-"""prepare: the tokenizer of a corpus, trained or given."""
-
 import gzip
 import os
 

@@ -53,9 +53,8 @@ def make_world(folder, content, many):
 
   (folder / 'config.py').write_text(content)
   words = (ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:]
-  (folder / 'text.txt').write_text(
-    '\n\n'.join(' '.join(words[i : i + 80]) for i in range(0, many, 80))
-  )
+  rows = (' '.join(words[i : i + 80]) for i in range(0, many, 80))
+  (folder / 'text.txt').write_text('\n\n'.join(rows))
   text, out = [str(folder / 'text.txt')], str(folder / 'corpus')
   prepare.prepare(config(folder), text, out, workers=1, say=lambda line: None)
   return folder
@@ -152,10 +151,8 @@ def state_of(workdir, step=STEPS):
 
 def curve(workdir):
   """Every logged number that is not a clock's."""
-  return [
-    {k: v for k, v in row.items() if k not in ('tokens_per_second', 'mfu')}
-    for row in metrics.read(workdir)
-  ]
+  clocks = 'tokens_per_second', 'mfu'
+  return [{k: v for k, v in row.items() if k not in clocks} for row in metrics.read(workdir)]
 
 
 def check_same(workdir, other, step=STEPS):
@@ -181,17 +178,14 @@ def untouched(world):
 def refused(world, workdir, changes, words, **kw):
   from bertzoo_jax import pretrain
 
-  before = everything(workdir)
+  before, kw = everything(workdir), kw or {'corpus': str(world / 'corpus')}
   with pytest.raises(errors.UserError, match=words) as e:
-    pretrain.pretrain(
-      config(world, **changes), str(workdir), **(kw or {'corpus': str(world / 'corpus')})
-    )
+    pretrain.pretrain(config(world, **changes), str(workdir), **kw)
   assert '\n' not in str(e.value)
   assert everything(workdir) == before
 
 
 def everything(workdir):
-  """The paths in a workdir, itself included."""
   folder = pathlib.Path(workdir)
   return sorted(str(p) for p in (folder, *folder.rglob('*'))) if folder.exists() else []
 

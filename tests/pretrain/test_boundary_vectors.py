@@ -1,7 +1,3 @@
-"""The vectors beside a span help: the boundary head with them, and with zeros in their place,
-trained in the same way on the sample text.
-"""
-
 import jax.numpy as jnp
 import pytest
 

@@ -1,5 +1,3 @@
-"""Runs that go on from another run with its moments, and averages of weights by their addresses."""
-
 import re
 import types
 

@@ -1,5 +1,3 @@
-"""Every system's rows, from the text that ships."""
-
 import io
 import pathlib
 import warnings

@@ -1,5 +1,3 @@
-"""The values of `auto` in config.run, and that a workdir keeps them."""
-
 import json
 import types
 

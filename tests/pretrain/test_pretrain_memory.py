@@ -1,5 +1,3 @@
-"""Runs with a memory, by the entry points: killed, resumed and scored."""
-
 import shutil
 
 import jax

@@ -1,5 +1,3 @@
-"""Runs on two corpora, by the entry points: resumed at every border, kept by words, scored."""
-
 import contextlib
 import io
 import json
@@ -59,10 +57,8 @@ def world(tmp_path_factory):
   folder = tmp_path_factory.mktemp('mixture')
   words = (runs.ROOT / 'data/sample/time_machine.txt').read_text().split()[1000:]
   how = dict(workers=1, say=lambda line: None)
-  for name, some, tokenizer in (
-    ('large', words[:1200], None),
-    ('small', words[1200:1600], str(folder / 'large/tokenizer')),
-  ):
+  small = 'small', words[1200:1600], str(folder / 'large/tokenizer')
+  for name, some, tokenizer in (('large', words[:1200], None), small):
     text = '\n\n'.join(' '.join(some[i : i + 40]) for i in range(0, len(some), 40))
     (folder / f'{name}.txt').write_text(text)
     source = [str(folder / f'{name}.txt')]
@@ -100,9 +96,8 @@ def test_a_run_on_two_corpora_tells_epochs_and_held_out_losses_of_each(world, wh
     nats = sum(loss * text['tokens'] for loss, text in zip(ours, texts))
     bits = nats / sum(text['bytes'] for text in texts) / math.log(2)
     assert row['held_out_bits_per_byte'] == pytest.approx(bits)
-  assert re.search(
-    r'held out: masked-token loss .*, large masked-token loss \d.*, small masked', said
-  )
+  words = r'held out: masked-token loss .*, large masked-token loss \d.*, small masked'
+  assert re.search(words, said)
   record = json.loads((workdir / 'corpus.json').read_text())
   assert list(record['corpora']) == ['large', 'small'] and record['hash'] not in record['corpora']
 
@@ -131,11 +126,8 @@ def test_two_hosts_read_and_train_the_recipe_as_one(world, tmp_path):
     '  made = recipe.config(pathlib.Path(__file__).parent)\n'
     '  return made.copy_and_resolve_references().unlock()\n'
   )
-  where = dict(
-    text=[f'--corpus={path}' for path in paths(world)],
-    lost_seconds=100,
-    PYTHONPATH=f'{runs.ROOT}:{runs.ROOT}/tests',
-  )
+  text, places = [f'--corpus={path}' for path in paths(world)], f'{runs.ROOT}:{runs.ROOT}/tests'
+  where = dict(text=text, lost_seconds=100, PYTHONPATH=places)
   with processes.two(world, tmp_path / 'two', '--config.run.mesh=(2, 2, 2)', **where) as both:
     assert [host.end() for host in both] == [0, 0], [host.said for host in both]
   on_all = config(world, run={'mesh': (2, 2, 2)})

@@ -1,7 +1,3 @@
-"""Runs of several networks, and of causal ones, by the entry points: two stages, weights for each,
-exports.
-"""
-
 import json
 import shutil
 
@@ -21,13 +17,10 @@ from tests.pretrain import runs
 from tests.pretrain.runs import BORDER
 from tests.pretrain.runs import STEPS
 
-ELECTRA = dict(
-  objective=parts.replaced_token(width=0.5), encoder__activation='gelu', hf='ElectraForPreTraining'
-)
-STAGES = (
-  {'length': 32, 'objective': parts.generator_mlm()},
-  {'objective': parts.replaced_token_frozen()},
-)
+ELECTRA = dict(objective=parts.replaced_token(width=0.5), hf='ElectraForPreTraining')
+ELECTRA['encoder__activation'] = 'gelu'
+FROZEN = {'objective': parts.replaced_token_frozen()}
+STAGES = {'length': 32, 'objective': parts.generator_mlm()}, FROZEN
 TWO_STAGES = dict(
   phases=((BORDER, STAGES[0]), (STEPS - BORDER, STAGES[1])),
   objective=parts.generator_mlm(),
@@ -121,9 +114,7 @@ ENCODERS = {  # changes of the config, class of the export
 }
 
 
-@pytest.mark.parametrize(
-  'encoder', ['shared', *(pytest.param(e, marks=pytest.mark.slow) for e in list(ENCODERS)[1:])]
-)
+@pytest.mark.parametrize('encoder', ENCODERS)
 def test_a_run_goes_from_causal_over_a_mixture_to_masked_and_each_stage_is_scored_as_it_learned(
   tmp_path, here, world, capsys, encoder
 ):
@@ -138,11 +129,8 @@ def test_a_run_goes_from_causal_over_a_mixture_to_masked_and_each_stage_is_score
     **fields,
   )
   rows = [metrics.read(tmp_path / 'run')[step - 1] for step in (2, 4, 6)]
-  assert [('held_out_next_loss' in r, 'held_out_mlm_loss' in r) for r in rows] == [
-    (True, False),
-    (True, True),
-    (False, True),
-  ]
+  told = [tuple(f'held_out_{x}_loss' in row for x in ('next', 'mlm')) for row in rows]
+  assert told == [(True, False), (True, True), (False, True)]
   ways = {2: ['left to right'], 4: ['masked', 'words', 'left to right'], 6: ['masked', 'words']}
   for step, those in ways.items():
     address = f'{tmp_path}/run@{step}'

@@ -1,5 +1,3 @@
-"""The numbers of parameters of the networks with disentangled attention, beside transformers'."""
-
 import math
 from typing import NamedTuple
 
@@ -59,8 +57,6 @@ REPLACED = {
   ('deberta_v3', 'mdeberta_base'): Shape(12, 768, MULTILINGUAL, 278_218_752),
 }
 SHAPES = MASKED | REPLACED
-# Of another number of pieces, or of another depth, than a size beside it.
-ALIKE = ('mdeberta_base', 'small', 'base_ablation')
 
 
 def _leaves(config):
@@ -76,9 +72,7 @@ def _count(leaves, *but):
   return sum(math.prod(shape) for path, shape in leaves.items() if not path.startswith(but))
 
 
-@pytest.mark.parametrize(
-  'system, size', [pytest.param(*s, marks=[pytest.mark.slow] * (s[1] in ALIKE)) for s in SHAPES]
-)
+@pytest.mark.parametrize('system, size', SHAPES)
 def test_a_network_has_the_parameters_of_transformers_base_model_and_of_its_heads(system, size):
   shape, leaves = SHAPES[system, size], _leaves(found.config(system, size))
   rest = ('encoder/embeddings/position/', 'mlm_head/', 'replaced_head/', 'generator/')

@@ -1,5 +1,3 @@
-"""A word table for another vocabulary is made of the rows of the old one."""
-
 import functools
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""configs/continued.py: the encoder of a directory as a config."""
-
 import json
 
 import numpy as np

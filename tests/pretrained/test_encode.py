@@ -1,5 +1,3 @@
-"""encode from the outside: a line of text is a row of the file, or a sentence says why not."""
-
 import pathlib
 import shutil
 import types
@@ -17,16 +15,12 @@ from bertzoo_jax.pretrained import loading
 from tests.pretrained import test_loading as made
 
 ROOT = pathlib.Path(__file__).parents[2]
-LINES = [
-  'The time machine stood there.',
-  '',
-  ' '.join(['I looked at the traveller.'] * 3),
-  'a line\u2028that is one line',
-  'Yes',
-]
-
+LINES = ['The time machine stood there.', '', ' '.join(['I looked at the traveller.'] * 3)]
+LINES += ['a line\u2028that is one line', 'Yes']
 
 places = made.places  # family → (run, export)
+TEXT = 'The time [MASK] stood in the [MASK].'
+POINTER = b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 44\n'
 
 
 def text(folder, lines=LINES, end='\n'):
@@ -53,9 +47,8 @@ def test_tokens_come_with_the_rows_of_each_line_and_their_characters(
 ):
   monkeypatch.setattr(loading, '_CHUNK', 1)
   run, _ = places(family)
-  encode.encode(
-    str(run), text(tmp_path), str(tmp_path / 'v.npy'), pooling='tokens', batch_size=2, length=32
-  )
+  how = dict(pooling='tokens', batch_size=2, length=32)
+  encode.encode(str(run), text(tmp_path), str(tmp_path / 'v.npy'), **how)
   names = ['text.txt', 'v.npy', 'v.rows.npy', 'v.tokens.npy']
   assert sorted(p.name for p in tmp_path.iterdir()) == names
   vectors, rows, tokens = (np.load(tmp_path / name) for name in names[1:])
@@ -71,11 +64,8 @@ def test_tokens_come_with_the_rows_of_each_line_and_their_characters(
     assert around.sum() == 2 and (tokens['start'][own][around] == -1).all()
     for i, start, end in tokens[own][~around]:
       piece = model.tokenizer.pieces[i].replace('▁', '').removeprefix('##').lower()
-      assert (
-        i == model.tokenizer.special['unk']
-        or line[start:end].strip().lower() == piece
-        or (not piece and end - start <= 1)
-      )
+      same = line[start:end].strip().lower() == piece or (not piece and end - start <= 1)
+      assert same or i == model.tokenizer.special['unk']
 
 
 def test_a_directory_says_how_its_vectors_are_made(places, tmp_path):
@@ -194,12 +184,6 @@ def test_the_command_prints_what_it_wrote(places, tmp_path, capsys):
   exact = bertzoo_jax.load(flags['model']).encode(LINES)
   got = np.load(tmp_path / 'v.npy')
   assert 0 < np.abs(got - exact).max() < 0.2
-
-
-# --- fill_mask opens a directory as every other command does ---
-
-TEXT = 'The time [MASK] stood in the [MASK].'
-POINTER = b'version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 44\n'
 
 
 @pytest.mark.parametrize('family', ['bert', 'roberta'])

@@ -1,5 +1,3 @@
-"""--init_layers: a shallower network begins with some layers of a deeper one."""
-
 import types
 
 import jax

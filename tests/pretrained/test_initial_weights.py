@@ -1,5 +1,3 @@
-"""Weights of --init for networks whose arrays are sums of parameters."""
-
 import types
 
 import jax
@@ -124,11 +122,8 @@ def words_of(count, order):
 def test_each_network_reads_the_carried_rows_of_the_table_that_it_read(shared, monkeypatch):
   objective, before = disentangled(shared), 90
   fresh, trained = (small.parameters(objective, seed=seed) for seed in (1, 2))
-  folders = {
-    'd': words_of(before, range(200)),
-    'g': words_of(before, range(200)),
-    'ours': words_of(101, range(150, 0, -1)),
-  }
+  folders = {name: words_of(before, range(200)) for name in 'dg'}
+  folders['ours'] = words_of(101, range(150, 0, -1))
   found = {}
   for name, network in zip('dg', objective.networks):
     params = flat(network.extract(trained))

@@ -1,5 +1,3 @@
-"""load: every address of --init opens with all that is needed to go on with it."""
-
 import functools
 import json
 import shutil
@@ -62,7 +60,6 @@ def make_run(folder, family):
 
 
 def written(run, out):
-  """The export of a run without torch's comparison."""
   verified = export._verify
   export._verify = lambda *_: None
   try:
@@ -86,10 +83,7 @@ def places(tmp_path_factory):
   return made
 
 
-@pytest.mark.parametrize(
-  'family',
-  [pytest.param(f, marks=[pytest.mark.slow] * (f in ('roberta', 'deberta'))) for f in FAMILIES],
-)
+@pytest.mark.parametrize('family', FAMILIES)
 def test_every_address_of_a_family_opens_to_the_same_network(places, family):
   run, directory = places(family)
   first = pretrained.open(str(run))
@@ -224,9 +218,7 @@ def test_rows_are_padded_on_the_side_of_the_encoder(places, family, side):
   assert segments.max() == (2 if family == 'xlnet' else 0)
 
 
-@pytest.mark.parametrize(
-  'family', ['bert', 'roberta', 'xlnet', pytest.param('deberta_v3', marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize('family', ['bert', 'roberta', 'xlnet', 'deberta_v3'])
 def test_rows_of_pairs_are_those_of_transformers(places, family):
   transformers = pytest.importorskip('transformers', reason='parity needs transformers')
   directory = places(family)[1]
@@ -290,13 +282,7 @@ def test_a_tokenizer_of_other_weights_is_refused(places, tmp_path):
     model.encode(TEXTS)
 
 
-@pytest.mark.parametrize(
-  'family',
-  [
-    pytest.param(f, marks=[pytest.mark.slow] * (f in ('roberta', 'albert', 'deberta')))
-    for f in FAMILIES
-  ],
-)
+@pytest.mark.parametrize('family', FAMILIES)
 def test_vectors_are_those_of_transformers(places, family):
   """Vectors of the base model of an export, at tokens that are no padding."""
   transformers = pytest.importorskip('transformers', reason='parity needs transformers')
@@ -314,7 +300,6 @@ def test_vectors_are_those_of_transformers(places, family):
   for address in (str(run), f'hf:{directory}'):
     model = bertzoo_jax.load(address)
     np.testing.assert_allclose(model.encode(TEXTS, max_length=32), wanted, atol=1e-5)
-    for x, real, theirs in zip(
-      model.encode(TEXTS, 'none', max_length=32), inputs['attention_mask'].bool(), hidden
-    ):
-      np.testing.assert_allclose(x, theirs[real].numpy(), atol=2e-5)
+    real = inputs['attention_mask'].bool()
+    for x, own, theirs in zip(model.encode(TEXTS, 'none', max_length=32), real, hidden):
+      np.testing.assert_allclose(x, theirs[own].numpy(), atol=2e-5)

@@ -1,5 +1,3 @@
-"""predict, from Python and as a command: the answers of transformers, and sentences."""
-
 import functools
 import json
 
@@ -124,10 +122,8 @@ def test_tags_are_those_of_the_pipeline_at_the_first_token_of_each_word(places):
 
 
 def test_options_are_those_of_transformers(places):
-  asked = [
-    ('The time machine.', 'who _ there', ['stood', 'the traveller']),
-    ('', 'Yes', ['a', 'I']),
-  ]
+  asked = [('', 'Yes', ['a', 'I'])]
+  asked += [('The time machine.', 'who _ there', ['stood', 'the traveller'])]
   asked += [(x, 'the _', [x, f'the {x}']) for x in verify.PROBES if x.strip()]
   directory = places('choice')[1]
   transformers = pytest.importorskip('transformers', reason='parity needs transformers')
@@ -229,12 +225,8 @@ def test_inputs_of_another_form_are_one_sentence(places, tmp_path):
     for ask in (model.predict, model.encode)[: 1 + (words == 'takes a list')]:
       with pytest.raises(errors.UserError, match=words):
         ask(inputs)
-  for name, columns in (
-    ('pairs', 'b'),
-    ('pairs', 'b,b'),
-    ('answers', 'context'),
-    ('choice', 'a,b'),
-  ):
+  wrong = ('pairs', 'b'), ('pairs', 'b,b'), ('answers', 'context'), ('choice', 'a,b')
+  for name, columns in wrong:
     predictor = bertzoo_jax.load(places(name)[0]).predictor
     with pytest.raises(errors.UserError, match='give as many names, each once'):
       predictor.read(tmp_path / 'new.csv', tuple(columns.split(',')))
@@ -267,9 +259,6 @@ def test_code_that_a_run_names_does_not_run(places, tmp_path, monkeypatch):
     file.write_text(json.dumps(content))
     with pytest.raises(errors.UserError, match='evil:part'):
       predict.predict(tmp_path / 'run', table(tmp_path), tmp_path / 'out.jsonl')
-
-
-# --- files ---
 
 
 def table(folder, name='new.csv', columns='text,label'):

@@ -1,7 +1,3 @@
-"""The tables of the papers: every row builds as published, differs from the others only in what the
-table says, and takes a training step at `tiny`.
-"""
-
 import functools
 import importlib
 import pathlib
@@ -24,20 +20,18 @@ from bertzoo_jax.reproduce import work
 from bertzoo_jax.training import optimizers
 from bertzoo_jax.training import schedules
 from bertzoo_jax.training import step as steps
+from tests import found
 from tests.batches import test_masking_replacement
 
 ROOT = pathlib.Path(__file__).parents[2]
-TABLES = tuple(
-  p.stem
-  for p in sorted((ROOT / 'configs/tables').glob('*.py'))
-  if 'def get_config' in p.read_text(encoding='utf-8')
-)
+TABLES = found.holding('def get_config', 'configs/tables')
 SPECIAL = dict(pad=0, unk=1, cls=2, sep=3, mask=4, eod=5, eop=6)
 VOCAB, ROWS, LENGTH = 100, 4, 32
 # A number, 'F1/EM' of two, with where it is from if it was not read; a figure; nothing.
 PRINTED = re.compile(
   r'|figure|(\[(mem|3rd)\] )?[\d.e]+|(\[(mem|3rd)\] )?([\d.]+|–)(/([\d.]+|–))+|–'
 )
+_made = {}
 
 
 @functools.cache
@@ -58,9 +52,6 @@ def experiments(name, scale):
   """{row: its experiment}, of rows that are run."""
   rows = table(name, scale).rows
   return {row: one.experiment for row, one in rows.items() if one.experiment is not None}
-
-
-_made = {}
 
 
 def once(make, *sections, of=()):

@@ -1,5 +1,3 @@
-"""Shared by the tests of real processes."""
-
 import processes
 import pytest
 
@@ -8,7 +6,6 @@ from bertzoo_jax.cli import config_file
 
 @pytest.fixture(scope='session')
 def world(tmp_path_factory):
-  """Folder with a config, a corpus, and a cache of compiled programs that all processes share."""
   return processes.make_world(tmp_path_factory.mktemp('world'))
 
 

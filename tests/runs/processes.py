@@ -118,35 +118,28 @@ def two(world, workdir, *flags, of=({}, {}), **more):
     'JAX_CPU_COLLECTIVES_IMPLEMENTATION': 'gloo',
   }
   with contextlib.ExitStack() as stack:
-    yield [
-      stack.enter_context(
-        one(world, workdir, *flags, **more, **together, JAX_PROCESS_ID=str(i), **of[i])
-      )
-      for i in range(2)
-    ]
+    own = [dict(JAX_PROCESS_ID=str(i), **of[i]) for i in range(2)]
+    both = [one(world, workdir, *flags, **more, **together, **how) for how in own]
+    yield [stack.enter_context(host) for host in both]
 
 
 def wait_for_step(workdir, step, all_of_them):
   """Returns when a run has logged so many steps; all its processes must live."""
   deadline = time.monotonic() + PATIENCE
   while len(metrics.read(workdir)) < step if (workdir / metrics.FILE).exists() else True:
-    assert time.monotonic() < deadline and all(p.process.poll() is None for p in all_of_them), [
-      p.said for p in all_of_them
-    ]
+    lives = all(p.process.poll() is None for p in all_of_them)
+    assert time.monotonic() < deadline and lives, [p.said for p in all_of_them]
     time.sleep(0.02)
 
 
 def parameters(workdir):
-  """{path: array} of the newest checkpoint."""
   return toys.flat(checkpoint.load_params(str(workdir))[0])
 
 
 def assert_same_run(workdir, other):
   """Bitwise: the parameters at the end, and of every step its number, loss and batch."""
-  ours, theirs = (
-    [(row['step'], row['loss'], row['batch_crc32']) for row in metrics.read(w)]
-    for w in (workdir, other)
-  )
+  told = lambda w: [(r['step'], r['loss'], r['batch_crc32']) for r in metrics.read(w)]
+  ours, theirs = told(workdir), told(other)
   assert len(ours) == STEPS and ours == theirs
   ours, theirs = parameters(workdir), parameters(other)
   assert ours.keys() == theirs.keys()

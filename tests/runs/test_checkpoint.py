@@ -1,5 +1,3 @@
-"""Checkpoints: whole, verified, kept and found."""
-
 import concurrent.futures
 import contextlib
 import math
@@ -23,9 +21,8 @@ from tests.refused import refused
 
 
 def at(state, step):
-  return state.replace(
-    step=jax.numpy.int32(step), params=jax.tree.map(lambda x: x + step, state.params)
-  )
+  params = jax.tree.map(lambda x: x + step, state.params)
+  return state.replace(step=jax.numpy.int32(step), params=params)
 
 
 def save(workdir, *rows, keep=3, keep_every=0, run=None):

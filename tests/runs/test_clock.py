@@ -1,6 +1,4 @@
-"""The wall clock set back by an hour while a run is going: a library in front of the C library does
-it, as soon as a file is there.
-"""
+"""A library in front of the C library sets the clock back, as soon as a file is there."""
 
 import os
 import shutil
@@ -8,12 +6,8 @@ import signal
 import subprocess
 
 import numpy as np
+import processes
 import pytest
-from processes import STEPS
-from processes import assert_same_run
-from processes import one
-from processes import two
-from processes import wait_for_step
 
 from bertzoo_jax.runs import metrics
 
@@ -91,12 +85,12 @@ def test_a_lone_run_whose_clock_is_set_back_an_hour_goes_on_to_its_end_bitwise_e
 ):
   environment, back = clock
   back.unlink(missing_ok=True)
-  with one(world, tmp_path / 'run', step_seconds=0.1, **environment) as run:
-    wait_for_step(tmp_path / 'run', 2, [run])
+  with processes.one(world, tmp_path / 'run', step_seconds=0.1, **environment) as run:
+    processes.wait_for_step(tmp_path / 'run', 2, [run])
     back.touch()
     code = run.end()
   assert code == 0 and 'done: 60 steps' in run.said, run.said
-  assert_same_run(tmp_path / 'run', alone)
+  processes.assert_same_run(tmp_path / 'run', alone)
 
 
 @pytest.mark.parametrize('whose', ['of the first host', 'of the second host', 'of both'])
@@ -107,8 +101,8 @@ def test_two_hosts_of_which_a_clock_is_set_back_go_on_or_say_why_not_and_resume(
   back.unlink(missing_ok=True)
   of = tuple(environment if whose in (name, 'of both') else {} for name in HOSTS)
   run, often = tmp_path / 'run', '--config.run.save_minutes=0.05'
-  with two(world, run, often, of=of, step_seconds=0.1) as both:
-    wait_for_step(run, 5, both)
+  with processes.two(world, run, often, of=of, step_seconds=0.1) as both:
+    processes.wait_for_step(run, 5, both)
     back.touch()
     codes = [h.end() for h in both]
   for i, host in enumerate(both):
@@ -117,11 +111,11 @@ def test_two_hosts_of_which_a_clock_is_set_back_go_on_or_say_why_not_and_resume(
       last = host.said.strip().splitlines()[-1]
       assert last.startswith(f'host {i} of 2 ended without saving'), host.said
   if any(codes):
-    with two(world, run, often) as both:
+    with processes.two(world, run, often) as both:
       assert [h.end() for h in both] == [0, 0], [h.said for h in both]
     assert 'resuming from the checkpoint of step' in both[0].said
   ours, theirs = ([row['loss'] for row in metrics.read(w)] for w in (run, alone))
-  assert len(ours) == STEPS
+  assert len(ours) == processes.STEPS
   np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 

@@ -1,7 +1,3 @@
-"""Several hosts, as real processes: two of four devices each, against one process of eight; and
-what happens when one is asked to stop or dies.
-"""
-
 import itertools
 import os
 import signal
@@ -10,13 +6,8 @@ import time
 
 import jax
 import numpy as np
+import processes
 import pytest
-from processes import PATIENCE
-from processes import ROOT
-from processes import STEPS
-from processes import parameters
-from processes import two
-from processes import wait_for_step
 
 from bertzoo_jax.common import storage
 from bertzoo_jax.runs import distributed
@@ -32,58 +23,46 @@ from tests.refused import refused
 def test_two_hosts_that_are_stopped_train_as_one(world, alone, tmp_path):
   workdir, saved = tmp_path / 'run', 0
   for asked in (1, 0):
-    with two(world, workdir, step_seconds=0.1) as both:
-      wait_for_step(workdir, saved + 3, both)
+    with processes.two(world, workdir, step_seconds=0.1) as both:
+      processes.wait_for_step(workdir, saved + 3, both)
       both[asked].process.send_signal(signal.SIGTERM)
       assert [h.end() for h in both] == [0, 0], [h.said for h in both]
     newest = step_folders.steps(workdir)[-1]
-    assert saved + 3 <= newest < STEPS, both[0].said
-    assert f'stopped at step {newest} of {STEPS} and saved' in both[0].said
+    assert saved + 3 <= newest < processes.STEPS, both[0].said
+    assert f'stopped at step {newest} of {processes.STEPS} and saved' in both[0].said
     assert metrics.read(workdir)[-1]['step'] == newest
     assert step_folders.verify(storage.path(workdir) / 'checkpoints' / str(newest)) is None
     saved = newest
-  with two(world, workdir) as both:
+  with processes.two(world, workdir) as both:
     assert [h.end() for h in both] == [0, 0], [h.said for h in both]
   assert f'resuming from the checkpoint of step {saved}' in both[0].said
   assert 'done' in both[0].said
   assert 'done' not in both[1].said
   assert not any('ended without saving' in h.said for h in both)
   ours, theirs = ([row['loss'] for row in metrics.read(w)] for w in (workdir, alone))
-  assert len(ours) == STEPS
+  assert len(ours) == processes.STEPS
   np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-  ours, theirs = (parameters(w) for w in (workdir, alone))
+  ours, theirs = (processes.parameters(w) for w in (workdir, alone))
   for path, x in ours.items():
     if not path.endswith('key/bias'):  # its gradient is 0 but for rounding, which Adam makes large
       np.testing.assert_allclose(x, theirs[path], atol=1e-4, err_msg=path)
 
 
-def dies(victim, both):
-  """Kills a host, and asserts that the other ends and says so."""
-  both[victim].process.kill()
-  other = both[1 - victim]
-  assert other.end() in (os.EX_TEMPFAIL, -signal.SIGABRT), other.said
-  last = other.said.strip().splitlines()[-1]
-  assert last.startswith(f'host {1 - victim} of 2 ended without saving'), other.said
-  assert 'Run the same command on all hosts again' in last
-
-
-@pytest.mark.parametrize('victim', [0, 1])
-def test_a_host_that_dies_ends_the_other_which_says_so(world, tmp_path, victim):
-  with two(world, tmp_path / 'run', step_seconds=0.1) as both:
-    wait_for_step(tmp_path / 'run', 2, both)
-    dies(victim, both)
-
-
 @pytest.mark.parametrize('victim', [0, 1])
 def test_a_host_that_dies_during_a_save_ends_the_other_which_says_so(world, tmp_path, victim):
-  run, deadline = tmp_path / 'run', time.monotonic() + PATIENCE
+  run, deadline = tmp_path / 'run', time.monotonic() + processes.PATIENCE
   # Every step is saved, so that the save before is under way or is waited for.
-  with two(world, run, '--config.run.save_minutes=0.0', SEAL_SECONDS='3') as both:
-    wait_for_step(run, 2, both)
+  with processes.two(world, run, '--config.run.save_minutes=0.0', SEAL_SECONDS='3') as both:
+    processes.wait_for_step(run, 2, both)
     while not list((run / 'checkpoints').glob('*.orbax-checkpoint-tmp*')):
       assert time.monotonic() < deadline, [h.said for h in both]
       time.sleep(0.01)
-    dies(victim, both)
+    both[victim].process.kill()
+    other = both[1 - victim]
+    assert other.end() in (os.EX_TEMPFAIL, -signal.SIGABRT), other.said
+    last = other.said.strip().splitlines()[-1]
+    assert last.startswith(f'host {1 - victim} of 2 ended without saving'), other.said
+    assert 'Run the same command on all hosts again' in last
 
 
 GLOO = 'UNKNOWN: Gloo all-reduce failed: Connection closed by peer'
@@ -111,7 +90,7 @@ def test_a_failure_because_a_host_is_lost_ends_the_process(monkeypatch, capsys, 
 
 def test_a_host_that_ends_with_a_sentence_has_its_exit_code_and_ends_the_other(world, tmp_path):
   (tmp_path / 'run').mkdir()
-  with lock.hold(tmp_path / 'run'), two(world, tmp_path / 'run') as both:
+  with lock.hold(tmp_path / 'run'), processes.two(world, tmp_path / 'run') as both:
     assert both[0].end() == os.EX_TEMPFAIL, both[0].said
     assert 'in use by process' in both[0].said.strip().splitlines()[-1]
     began = time.monotonic()
@@ -135,7 +114,7 @@ jax.config.update('jax_platforms', 'tpu,cpu')
 
 def alone_environment(**more):
   kept = {k: v for k, v in os.environ.items() if not k.startswith('JAX_C')}
-  return {**kept, 'PYTHONPATH': str(ROOT), **more}
+  return {**kept, 'PYTHONPATH': str(processes.ROOT), **more}
 
 
 def free_port():
@@ -163,7 +142,7 @@ with preemption.Preemption().listening() as asked:
     environment['JAX_COORDINATOR_ADDRESS'] = f'127.0.0.1:{port}'
   elif who == 'a TPU VM':
     program = ON_A_TPU_VM.replace('PORT', str(port)) + program
-  done = commands.run('-c', program, env=environment, timeout=PATIENCE)
+  done = commands.run('-c', program, env=environment, timeout=processes.PATIENCE)
   lines = done.stdout.split('\n')[:3]
   assert lines == ['False 1 False', 'False', 'True SIGTERM'], done.stdout + done.stderr
 
@@ -183,7 +162,7 @@ with preemption.Preemption().listening() as asked:
     time.sleep(0.01)
 """
   program = program.replace('PORT', str(free_port()))
-  done = commands.run('-c', program, timeout=PATIENCE)
+  done = commands.run('-c', program, timeout=processes.PATIENCE)
   assert done.stdout == 'ends after preemption\n', done.stdout + done.stderr
 
 
@@ -191,7 +170,7 @@ def test_who_waits_in_vain_is_told_in_a_sentence():
   program = 'from bertzoo_jax.runs import distributed; distributed.join(3)'
   second = {**OF_TWO, 'JAX_PROCESS_ID': '1', 'JAX_COORDINATOR_ADDRESS': '127.0.0.1:1'}
   environment = alone_environment(**second)
-  done = commands.run('-c', program, env=environment, timeout=PATIENCE)
+  done = commands.run('-c', program, env=environment, timeout=processes.PATIENCE)
   last = (done.stdout + done.stderr).strip().splitlines()[-1]
   assert done.returncode == os.EX_TEMPFAIL, last
   assert last.startswith('error: Not all 2 processes came to 127.0.0.1:1'), last

@@ -1,7 +1,3 @@
-"""Errors that do not pass are reported in one sentence. A mistake of the program keeps its own
-words.
-"""
-
 import types
 from unittest import mock
 
@@ -17,6 +13,7 @@ from tests.common.test_storage import coded
 from tests.refused import refused
 
 RUN = types.SimpleNamespace(accumulation=2, remat='none')
+UNREAD, MISSING = coded(13), coded(5)
 
 
 def test_a_device_without_room_ends_a_run_with_remedies_and_exit_code_3():
@@ -67,9 +64,6 @@ OTHERS += [kind('no such attribute') for kind in (TypeError, AttributeError, Key
 def test_only_errors_of_storage_are_told_as_such():
   assert all(map(storage.is_error_of_storage, OF_STORAGE))
   assert not any(map(storage.is_error_of_storage, [*OTHERS, AssertionError()]))
-
-
-UNREAD, MISSING = coded(13), coded(5)
 
 
 @pytest.mark.parametrize(

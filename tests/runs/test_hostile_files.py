@@ -1,5 +1,3 @@
-"""Files from strangers that would run code where they are unpickled: refused, and nothing ran."""
-
 import json
 import pathlib
 import pickle

@@ -1,5 +1,3 @@
-"""One job in a workdir, whatever happened to the one before."""
-
 import functools
 import json
 import os
@@ -25,6 +23,7 @@ with lock.hold(sys.argv[1]):
 """
 OWNER = {'host': 'here', 'pid': 2, 'token': 'y', 'since': 'now'}
 KINDS = [lock._File, lock._Lease]
+AGES = -3600, 5, 1000  # what the other host's clock says counts for nothing
 
 
 def taken(folder, kind=lock._Lease, owner=OWNER):
@@ -87,9 +86,6 @@ class Clock:
     self.now += seconds
     for when in [w for w in self._at if w <= self.now]:
       self._at.pop(when)()
-
-
-AGES = -3600, 5, 1000  # what the other host's clock says counts for nothing
 
 
 @pytest.mark.parametrize('kind', KINDS)

@@ -1,5 +1,3 @@
-"""The record of a run over kills and restarts, and trackers that fail."""
-
 import json
 import sys
 from unittest import mock

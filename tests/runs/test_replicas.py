@@ -1,5 +1,3 @@
-"""A device whose copy of a parameter differs is named, and nothing of it is saved."""
-
 import jax
 import numpy as np
 import pytest
@@ -29,10 +27,8 @@ def perturbed(state, path, device, element=0):
 
 @pytest.fixture(scope='module')
 def states():
-  """{shape of the mesh: state}."""
-  meshes = {
-    shape: sharding.mesh(shape, jax.devices()) for shape in ((8, 1, 1), (2, 2, 2), (1, 4, 2))
-  }
+  shapes = (8, 1, 1), (2, 2, 2), (1, 4, 2)
+  meshes = {shape: sharding.mesh(shape, jax.devices()) for shape in shapes}
   return {shape: phase_runs.fresh(toys.phase_run(mesh=mesh)) for shape, mesh in meshes.items()}
 
 

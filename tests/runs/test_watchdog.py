@@ -1,16 +1,10 @@
-"""A run that hangs says so and ends, so that it can be run again."""
-
 import os
 import signal
 import subprocess
 import time
 
+import processes
 import pytest
-from processes import PATIENCE
-from processes import assert_same_run
-from processes import one
-from processes import two
-from processes import wait_for_step
 
 from bertzoo_jax.runs import watchdog
 from tests import commands
@@ -23,22 +17,22 @@ def test_a_data_thread_that_waits_for_ever_ends_the_run_with_75_and_the_run_resu
   world, alone, tmp_path
 ):
   run = tmp_path / 'run'
-  with one(world, run, HANG, '--config.run.save_minutes=0', STUCK_AT='5') as process:
+  with processes.one(world, run, HANG, '--config.run.save_minutes=0', STUCK_AT='5') as process:
     assert process.end() == os.EX_TEMPFAIL, process.said
   last = process.said.strip().splitlines()[-1]
   words = 'error: the run hangs: the batch of step 5 has not finished for 0.1'
   assert last.startswith(words), process.said
   assert 'in stuck' in process.said  # the stack of the thread that waits
-  with one(world, run, HANG) as process:
+  with processes.one(world, run, HANG) as process:
     assert process.end() == 0 and 'resuming from the checkpoint of step' in process.said
-  assert_same_run(run, alone)
+  processes.assert_same_run(run, alone)
 
 
 def test_a_peer_that_was_stopped_ends_the_run_with_75(world, tmp_path):
   # longer than the heartbeats may be away
   minutes = '--config.run.hang_minutes=0.2'
-  with two(world, tmp_path / 'run', minutes, step_seconds=0.1, lost_seconds=1000) as both:
-    wait_for_step(tmp_path / 'run', 5, both)
+  with processes.two(world, tmp_path / 'run', minutes, step_seconds=0.1, lost_seconds=1000) as both:
+    processes.wait_for_step(tmp_path / 'run', 5, both)
     both[1].process.send_signal(signal.SIGSTOP)
     assert both[0].end() == os.EX_TEMPFAIL, both[0].said
   said = both[0].said.strip().splitlines()
@@ -57,7 +51,7 @@ with watchdog.Watchdog(0.01) as dog:
   for _ in range(2): dog.doing('step', 7)
   ctypes.CDLL(None).pause()
 """)
-  _, said = process.communicate(timeout=PATIENCE)
+  _, said = process.communicate(timeout=processes.PATIENCE)
   assert process.returncode == os.EX_TEMPFAIL and 'error: the run hangs: step 7 has' in said, said
 
 
@@ -73,7 +67,7 @@ print('done')
   process.send_signal(signal.SIGSTOP)
   time.sleep(2)  # the limit is 1.2 seconds
   process.send_signal(signal.SIGCONT)
-  out, said = process.communicate(timeout=PATIENCE)
+  out, said = process.communicate(timeout=processes.PATIENCE)
   assert process.returncode == 0 and out == 'done\n', said
 
 

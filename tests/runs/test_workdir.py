@@ -1,5 +1,3 @@
-"""A workdir's record of its run, and its damaged files."""
-
 import json
 import pathlib
 from unittest import mock

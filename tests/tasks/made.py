@@ -12,9 +12,8 @@ from bertzoo_jax.tasks.reading import sources
 from configs.tasks import own
 from tests.found import call_part
 
-SHAPE = types.SimpleNamespace(
-  single='cls:0 A:0 sep:0', pair='cls:0 A:0 sep:0 B:{} sep:{}', padding='right'
-)
+SHAPE = types.SimpleNamespace(single='cls:0 A:0 sep:0', padding='right')
+SHAPE.pair = 'cls:0 A:0 sep:0 B:{} sep:{}'
 
 
 class Characters:
@@ -51,7 +50,6 @@ def config(argument='classify', files=None, **source):
 
 
 def examples(*values):
-  """Examples with these values."""
   return Examples([Record(f'row {i}', str(i), value) for i, value in enumerate(values)])
 
 
@@ -64,13 +62,11 @@ def write(folder, **contents):
 
 
 def source(folder, section):
-  """The Source of a section, in a folder."""
   fields = dict(section)
   return call_part(sources, fields.pop('name'), str(folder), **fields)
 
 
 def task(section, folder, length=64, shape=SHAPE):
-  """The task of a config."""
   return tasks.open(section, str(folder), Characters(), shape, segments=2, max_length=length)
 
 

@@ -1,5 +1,3 @@
-"""Questions with options: files, labels, rows."""
-
 import json
 import re
 
@@ -19,6 +17,8 @@ from bertzoo_jax.tasks.kinds import kind as kinds
 from tests.found import call_part
 
 SPECIAL = made.Characters.special
+FROM_0, RACE, DREAM = dict(label_form='from_0'), dict(layout='race'), dict(layout='dream')
+CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
 
 
 def read(folder, train, name='train.json', **fields):
@@ -130,12 +130,7 @@ def test_a_bad_label_is_told_with_its_own_row(tmp_path, labels, place, likely):
 
 
 def line(label, options='xyz', text='t'):
-  """A JSON line with a question."""
   return json.dumps(dict(text=text, question='q', options=list(options), label=label)) + '\n'
-
-
-FROM_0, RACE, DREAM = dict(label_form='from_0'), dict(layout='race'), dict(layout='dream')
-CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
 
 
 @pytest.mark.parametrize(
@@ -146,7 +141,6 @@ CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
     ('train.jsonl', line(3), FROM_0, "label '3', which is not one of its 3 options"),
     ('train.jsonl', line(0, ['x', ' ']), FROM_0, 'has 1 options'),
     ('train.jsonl', line(''), {}, 'line 1 has no label'),
-    ('train.jsonl', line(float('nan')), {}, 'line 1 has no label'),
     ('train.jsonl', line(['x']), {}, 'line 1, .*a list, no label'),
     ('train.csv', CSV, dict(options='p'), "'p' has no list of options"),
     ('train.csv', CSV, dict(options='p,w'), "source.options names the column 'w'"),
@@ -154,7 +148,6 @@ CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
     ('one.txt', json.dumps(dict(article='', questions=[])), {}, "has no 'options'"),
     ('one.txt', race(answers=['A']), {}, '2 questions, 2 lists of options and 1 answers'),
     ('train.json', dream(answer='y'), {}, "has the label 'y', which is not one of its 3 options"),
-    ('train.json', '5', RACE, 'holds no JSON object'),
     ('train.json', '"article questions options"', RACE, 'holds no JSON object'),
     ('train.json', race(questions=None), RACE, "no 'questions', a list"),
     ('train.json', race(options=['ab', 'ef']), RACE, "1 has the options 'ab'"),
@@ -166,10 +159,8 @@ CSV = 'text,question,p,q,r,label\nt,u,,b,c,2\nt,u,a,b,,0\n'
     # answers beside the file: letters of options, one per question
     ('train.txt', MCTEST, dict(answers='AB C'), "has the answer 'AB'"),
     ('train.txt', MCTEST, dict(answers='@ C'), "has the answer '@'"),
-    ('train.txt', MCTEST, dict(answers='é C'), "has the answer 'É'"),
     ('train.txt', MCTEST, dict(answers='E C'), "has the answer 'E'"),
     ('train.txt', MCTEST, dict(answers='A'), '1 answers, and its story has 2'),
-    ('train.txt', MCTEST, dict(answers='A B C'), '3 answers, and its story has 2'),
     ('train.tsv', TSV, dict(answers='B A\nA A', layout='mctest'), '2 lines, and .* 1 stories'),
   ],
 )

@@ -1,5 +1,3 @@
-"""Readers of task files, on small files with one trap each."""
-
 import json
 import os
 import pathlib
@@ -21,6 +19,8 @@ from configs.tasks import questions
 DATA = os.environ.get('BERTZOO_DATA')
 ROWS = [('good film', 'yes'), ('bad film', 'no'), ('fine', 'yes'), ('dull', 'no')]
 TSV = 'text\tlabel\n' + ''.join(f'{a}\t{b}\n' for a, b in ROWS)
+COLA = 'gj04\t1\t\tOne more text\ngj04\t0\t*\tAnother text\n'
+REVIEWS, STARS = 'review,stars\ngood,5\n', dict(text_a='review', label='stars')
 
 
 def read(folder, name='train.tsv', dev='', argument='classify', **source):
@@ -98,10 +98,6 @@ def test_rows_with_too_few_or_many_fields_or_a_nul_are_counted_with_their_line(t
   )
 
 
-COLA = 'gj04\t1\t\tOne more text\ngj04\t0\t*\tAnother text\n'
-REVIEWS, STARS = 'review,stars\ngood,5\n', dict(text_a='review', label='stars')
-
-
 @pytest.mark.parametrize(
   'name, content, fields, problem',
   [
@@ -159,9 +155,8 @@ def test_a_file_that_is_not_there_is_named_and_optional_ones_are_noted(tmp_path)
   assert 'train.tsv does not exist' in tasks.located(config, str(tmp_path))[1]
   made.write(tmp_path, train_tsv=TSV)
   assert tasks.located(config, str(tmp_path)) == (str(tmp_path), '')
-  assert read(tmp_path, dev='x/dev.tsv|dev.tsv?').notes == (
-    f'dev: none of its files is in {tmp_path}.',
-  )
+  notes = read(tmp_path, dev='x/dev.tsv|dev.tsv?').notes
+  assert notes == (f'dev: none of its files is in {tmp_path}.',)
   assert pairs(read(tmp_path, name='x/train.tsv|train.tsv').splits['train']) == ROWS
   assert pairs(read('', name=str(tmp_path / 'train.tsv')).splits['train']) == ROWS
   (tmp_path / 'a|b.tsv').write_text(TSV)

@@ -1,5 +1,3 @@
-"""Labels as numbers, and the dev split of a task without one."""
-
 import made
 import numpy as np
 import pytest
@@ -14,6 +12,8 @@ from bertzoo_jax.tasks.examples import Text
 from bertzoo_jax.tasks.reading import columns as column_names
 
 CLASSES = kinds.BY_NAME['classification']
+NUMBERS = tuple(f'{i}.5' for i in range(50))
+BOTH = dict(kind='multilabel', columns=('mad', 'sad'), train=(('0', '1'),))
 
 
 def examples(*given, texts=None):
@@ -29,10 +29,8 @@ def numbered(kind='classification', columns=('label',), dev=('a',), train=('a', 
 
 
 def test_labels_are_those_of_train_sorted_by_number_if_all_are_numbers():
-  known = dict(baca=('a', 'b', 'c')) | {
-    ('10', '9', '-1', '9'): ('-1', '9', '10'),
-    ('10', '9', 'x'): ('10', '9', 'x'),
-  }
+  known = {'baca': ('a', 'b', 'c'), ('10', '9', '-1', '9'): ('-1', '9', '10')}
+  known['10', '9', 'x'] = '10', '9', 'x'
   for train, names in known.items():
     found, splits, _ = numbered(train=train, dev=train[:1])
     assert found == names and splits['train'][1].dtype == np.int32
@@ -42,10 +40,6 @@ def test_labels_are_those_of_train_sorted_by_number_if_all_are_numbers():
 def test_given_labels_have_their_order_and_spellings():
   names, splits, _ = numbered(train=('yes', 'no', 'nope'), dev=('no',), labels=('yes', 'no|nope'))
   assert names == ('yes', 'no') and list(splits['train'][1]) == [0, 1, 1]
-
-
-NUMBERS = tuple(f'{i}.5' for i in range(50))
-BOTH = dict(kind='multilabel', columns=('mad', 'sad'), train=(('0', '1'),))
 
 
 @pytest.mark.parametrize(
@@ -63,10 +57,7 @@ BOTH = dict(kind='multilabel', columns=('mad', 'sad'), train=(('0', '1'),))
     (dict(BOTH, dev=(('0', '2'),)), "'2' in the column 'sad'"),
     (dict(BOTH, dev=(('0', '1'),), kind='classification'), 'own.py:multilabel'),
     (dict(kind='multilabel'), 'several columns of 0 and 1'),
-    (
-      dict(kind='regression', train=('1', '2'), dev=('1',), stratified=True),
-      'this task has scores',
-    ),
+    (dict(kind='regression', train=('1', '2'), dev=('1',), stratified=True), 'task has scores'),
   ],
 )
 def test_a_label_that_does_not_fit_is_refused_and_the_labels_are_listed(given, problem):

@@ -1,8 +1,3 @@
-"""Faults of files: each is refused with the remedy or read rightly, never read wrongly in silence.
-
-The rows are kinds of faults of public bug reports; of each kind there are several.
-"""
-
 import gzip
 import json
 import re
@@ -26,9 +21,8 @@ def lines(*rows):
 
 
 def of_json(*values, key='label'):
-  return lines(
-    *(json.dumps({'text': f't {i}', 'label': 'x', key: v}) for i, v in enumerate(values))
-  )
+  rows = ({'text': f't {i}', 'label': 'x', key: v} for i, v in enumerate(values))
+  return lines(*map(json.dumps, rows))
 
 
 def of_parquet(about=None, **columns):
@@ -43,9 +37,8 @@ def of_datasets(names, *labels):
   features = {'label': label, 'ner_tags': {'feature': label, '_type': 'Sequence'}}
   about = {'huggingface': json.dumps({'info': {'features': features}})}
   words = [f't {i}' for i in range(len(labels))]
-  return of_parquet(
-    about, text=words, label=labels, tokens=[[w] for w in words], ner_tags=[[i] for i in labels]
-  )
+  tags = dict(tokens=[[w] for w in words], ner_tags=[[i] for i in labels])
+  return of_parquet(about, text=words, label=labels, **tags)
 
 
 def opened(folder, name, content, argument='classify', **source):
@@ -63,17 +56,14 @@ CLASSES = [
   ('train.parquet', of_parquet(text=['a', 'b'], label=['x', None]), 'row 2 has no label'),
   ('train.csv', 'text,label\na,0.0\nb,\nc,1.0\n', 'line 3 has no label'),
   ('train.csv', 'text,label\na,x\nb,nan\nc,y\n', "line 3 has no label, but 'nan'.*leave_out"),
-  ('train.jsonl', of_json(0, 1, float('inf')), "line 3 has no label, but 'inf'"),
   # a list is no class
   ('train.jsonl', of_json(['joy'], ['joy', 'anger']), 'line 1, .*a list, no label.*:multilabel'),
   ('train.jsonl', of_json('joy', {'a': 1}), 'line 2, .*holds a dict'),
-  ('train.parquet', of_parquet(text=['a', 'b'], label=[['x'], ['y', 'x']]), 'row 1, .*a list'),
   ('train.csv', "text,label\na,x\nb,\"['x', 'y']\"\n", 'line 3 has .*a list'),
   ('train.tsv', lines(HEAD, A, 'two\t[1 0 1]'), 'line 3 has .*a list'),
   # one label in two spellings
   ('train.jsonl', of_json(1, 2, 1.0), "line 3 has the label '1.0', and other rows have '1'"),
   ('train.jsonl', of_json(True, False, 'True'), 'spell both alike'),
-  ('train.jsonl', of_json(True, 1, False), "line 1 has the label 'true', and other rows have '1'"),
   ('train.tsv', lines(HEAD, 'a\tJoy', 'b\tjoy', 'c\tx'), "the label 'joy', .*have 'Joy'"),
   ('train.tsv', lines(HEAD, 'a\tcaf\u00e9', 'b\tcafe\u0301', 'c\tx'), 'spell both alike'),
   ('train.tsv', lines(HEAD, 'a\t\ufeffjoy', 'b\tjoy', 'c\tx'), r"the label '\\ufeffjoy'"),
@@ -84,12 +74,9 @@ CLASSES = [
   # quotes that pandas and Excel write in files with tabs
   ('train.tsv', lines(HEAD, A, '"He said ""b"""\ty'), 'line 3: quotes enclose.*quotes=double'),
   ('train.tsv', lines(HEAD, A, '"two\nthree"\ty', A), 'line 3: quotes enclose'),
-  ('train.tsv', lines('label\ttext', 'x\tone', 'y\t"two\n\nthree"'), 'line 3: quotes enclose'),
   ('train.tsv', lines('"text"\t"label"', '"one"\t"x"', '"two"\t"y"'), 'line 1: quotes enclose'),
-  ('train.txt', lines(HEAD, A, '"two, three"\ty'), 'line 3: quotes enclose'),  # Excel
   # single quotes
   ('train.csv', "text,label\n'one, two',x\nb,y\n", 'line 2: .*quotes=single, or double if'),
-  ('train.csv', "'text','label'\n'one',x\n'two',y\n", 'line 1: quotes enclose'),
   ('train.tsv', lines(HEAD, "'one'\tx", "'two'\ty"), 'line 2: .*quotes=single, or none if'),
   # other marks between fields
   ('train.csv', 'text;label\na;0\nb;1\n', "has ';' between .*separator=';'"),
@@ -112,8 +99,6 @@ CLASSES = [
   ('train.tsv', SERVER, "a server's refusal"),
   ('train.parquet', 'text,label\na,x\n', 'is not what its name says'),
   ('train.parquet', of_parquet(text=['a'] * 99, label=['x'] * 99)[:-20], 'not a complete parquet'),
-  ('train.parquet', b'', 'is not what its name says'),
-  ('train.parquet', b'PK\x03\x04', 'a zip archive'),
 ]
 
 
@@ -131,7 +116,6 @@ def test_none_is_a_label_among_words_and_spellings_of_one_are_joined_as_the_reme
     ('train.jsonl', of_json('a', NAN, None, key='text'), ['a', '', '']),
     ('train.parquet', of_parquet(text=[1.5, NAN], label=['x', 'x']), ['1.5', '']),
     ('train.csv', 'text,label\nNA,x\nnan,x\nnull,x\n', ['NA', 'nan', 'null']),
-    ('train.jsonl', of_json('NA', 'NaN', key='text'), ['NA', 'NaN']),
     # quotes that are a part of the texts, as in GLUE
     ('train.tsv', lines(HEAD, '"so" he said\tx', 'the "end\tx'), ['"so" he said', 'the "end']),
     ('train.tsv', lines(HEAD, '"good"\tx', 'fine, or not\tx'), ['"good"', 'fine, or not']),
@@ -161,14 +145,12 @@ def test_quotes_are_read_where_the_config_says_so_and_ids_do_not_shift(tmp_path)
 @pytest.mark.parametrize(
   'content, words',
   [
-    ('10\xa0000 O\na B-X\n\n', ['10\xa0000', 'a']),
     ('10\u2009000 CD O\na N B-X\n\n', ['10\u2009000', 'a']),
     ('\u3000 O\na B-X\n\n', ['\u3000', 'a']),
     ('a\x85b O\na B-X\n\n', ['a\x85b', 'a']),
     ('a\u2028b\tO\na\tB-X\n', ['a\u2028b', 'a']),
     ('a  O\nb \tB-X  \nc O\n', ['a', 'b', 'c']),
     ('a O\nb B-X\n\u200b\nc O\n', ['a', 'b']),  # a line without anything visible is empty
-    ('a O\nb B-X\n\xa0\nc O\n', ['a', 'b']),
     ('\ufeffa O\nb B-X\n\n', ['a', 'b']),
     ('a O\nb B-X\n\n\ufeffc O\n', ['a', 'b']),
   ],
@@ -186,9 +168,8 @@ def test_a_type_may_end_as_a_prefix_does(tmp_path):
 
 
 def test_classes_have_the_names_that_a_parquet_file_gives_them(tmp_path):
-  of = lambda argument, names, *labels: opened(
-    tmp_path, 'train.parquet', of_datasets(names, *labels), argument
-  )
+  file = tmp_path, 'train.parquet'
+  of = lambda argument, names, *labels: opened(*file, of_datasets(names, *labels), argument)
   assert of('classify', ['no', 'yes'], 0, 1, 1).labels == ('no', 'yes')
   assert of('classify', ['same', 'neutral', 'against'], 2, 0).labels == ('against', 'same')
   assert of('tag', ['O', 'B-PER'], 0, 1).labels == ('O', 'B-PER', 'I-PER')
@@ -228,7 +209,6 @@ QUESTIONS = [
   ('train.jsonl.gz', gzip.compress(PAGE.encode(), mtime=0), 'web page'),
   ('train.jsonl.gz', '{"context": "a", "qas": []}\n', 'is not what its name says'),
   ('train.json', gzip.compress(POINTER.encode(), mtime=0), 'LFS pointer'),
-  ('train.json', PAGE, 'web page'),
 ]
 # Tags of the words of a sentence; the first or second is spelled in another way than O, B- and I-.
 SPELLED = 'o b-per i-per, O b-PER, 0 B-PER, O B_PER I_PER, o B-PER, O B:PER I:PER, O PER-B PER-I'

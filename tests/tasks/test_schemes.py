@@ -1,5 +1,3 @@
-"""Tags, schemes and entities."""
-
 import random
 
 import pytest

@@ -1,5 +1,3 @@
-"""Files of predictions."""
-
 import json
 
 import made
@@ -49,9 +47,8 @@ def test_cola_is_read_with_a_header_in_test_only_and_mnli_with_both_dev_splits_a
   assert test.source.column('a') == ['Three.'] and test.examples == ['5']
   head = 'index\tgenre\tsentence1\tsentence2\tlabel1\tgold_label\n'
   rows = '0\tx\ta\tb\tneutral\tneutral\n1\tx\tc\td\t-\t-\n2\tx\ta\tb\tx\tentailment\n'
-  made.write(
-    mnli, **dict.fromkeys(('train_tsv', 'dev_matched_tsv', 'dev_mismatched_tsv'), head + rows)
-  )
+  splits = ('train_tsv', 'dev_matched_tsv', 'dev_mismatched_tsv')
+  made.write(mnli, **dict.fromkeys(splits, head + rows))
   made.write(ax, diagnostic_tsv='index\tsentence1\tsentence2\n0\ta\tb\n')
   config = glue.get_config('mnli')
   task = made.task(config, tmp_path, 9)

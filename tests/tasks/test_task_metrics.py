@@ -1,5 +1,3 @@
-"""Metrics of rows beside scikit-learn and scipy, and what those leave undefined."""
-
 import functools
 import types
 
@@ -29,10 +27,8 @@ def score(names, labels, logits, objective='classification'):
 
 
 def check(names, objective, count):
-  config, labels = (
-    types.SimpleNamespace(metrics=names, positive=''),
-    [f'x{i}' for i in range(count)],
-  )
+  config = types.SimpleNamespace(metrics=names, positive='')
+  labels = [f'x{i}' for i in range(count)]
   kind.check_metrics(kinds.BY_NAME[objective], config, None, labels)
 
 

@@ -1,7 +1,3 @@
-"""Answers in windows of a passage: rows as transformers' fast tokenizers make them, places, windows
-with the most context; scores → answers against a search over all spans; metrics by hand.
-"""
-
 import re
 
 import numpy as np
@@ -36,6 +32,7 @@ TRAPS = (
   "don't 3,141.59 U.S. [MASK] <mask> </s> [SEP]",
   '\u0e04\u0e33\u0e16\u0e32\u0e21 \u0939\u093f\u0928\u094d\u0926\u0940 \u0645\u064e\u0631\u062d',
 )
+TEXTS = ('the time machine stood there', 'x' * 45, 'a b', 'one two three four five six seven')
 
 
 def asked(contexts, question='Who was there?', spans=None):
@@ -52,9 +49,8 @@ def made_rows(examples, tokenizer, shape, length=LENGTH, segments=2, **fields):
 
 
 def shape_of(tokenizer):
-  return next(
-    SHAPES[n] for n, k in test_open_folder.KINDS.items() if dict(k[0]) == tokenizer.section
-  )
+  kinds = test_open_folder.KINDS.items()
+  return next(SHAPES[n] for n, k in kinds if dict(k[0]) == tokenizer.section)
 
 
 def test_windows_are_those_of_transformers(both):
@@ -103,9 +99,8 @@ def test_the_text_that_labels_stand_for_is_the_answer_letter_by_letter(both):
       last = words[min(i + i % 3, len(words) - 1)]
       contexts.append(context)
       spans.append((words[i][0] + shift, last[1] + shift))
-  rows = made_rows(
-    asked(contexts, spans=spans), tokenizers.open_folder(folder), shape_of(tokenizer)
-  )
+  examples = asked(contexts, spans=spans)
+  rows = made_rows(examples, tokenizers.open_folder(folder), shape_of(tokenizer))
   w, seen = rows.detail, set()
   for number, (start, end) in enumerate(rows.labels):
     q = w.question[number]
@@ -177,9 +172,6 @@ def test_the_passage_may_be_the_first_text_and_needs_room():
   assert rows.detail.place.tolist() == [1] and rows.labels.tolist() == [[1, 4]]
   with pytest.raises(errors.UserError, match='config.length=6 leaves no room'):
     characters('0123456789', length=6)
-
-
-TEXTS = ('the time machine stood there', 'x' * 45, 'a b', 'one two three four five six seven')
 
 
 def rows_of(**fields):

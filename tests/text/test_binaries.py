@@ -1,5 +1,3 @@
-"""Files that hold no running text are refused by their content, before anything is read."""
-
 import bz2
 import gzip
 import io

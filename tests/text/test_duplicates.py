@@ -1,5 +1,3 @@
-"""Repeats are left out: in any slices, from any source."""
-
 import os
 import tempfile
 
@@ -20,8 +18,6 @@ texts = st.lists(
 
 
 class Reader:
-  """Documents of several sources."""
-
   def __init__(self, sources_of):
     self._sources = sources_of
     self.dropped = sources.Dropped()

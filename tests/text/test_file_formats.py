@@ -1,5 +1,3 @@
-"""Kinds of files: each becomes documents, and whatever is left out is counted."""
-
 import gzip
 import io
 import json
@@ -58,9 +56,8 @@ def test_lines_do_not_depend_on_where_a_block_ends(text, block):
 
 
 def test_bad_lines_are_dropped_counted_and_located(tmp_path):
-  file = made.write(
-    tmp_path / 'a.txt', b'good\nbad \xff\xfe\nnul \0 here\n\n\xed\xa0\x80\n\nlast \xc3\xa9'
-  )
+  content = b'good\nbad \xff\xfe\nnul \0 here\n\n\xed\xa0\x80\n\nlast \xc3\xa9'
+  file = made.write(tmp_path / 'a.txt', content)
   reader = sources.Reader([finding.find(str(file))])
   assert list(reader.documents()) == [['good'], ['last é']]
   assert reader.dropped.reasons['line not in UTF-8'] == dict(count=2, bytes=9, first=f'{file}:2')
@@ -104,11 +101,8 @@ Cut short
 
 def test_wikiextractor_output_loses_titles_and_entities_and_counts_empty_articles(tmp_path):
   documents, dropped = made.read(made.write(tmp_path / 'wiki_00', WIKI))
-  assert documents == [
-    ['5 < 6 & "so" on.', 'Heading.'],
-    ['Text. The title stands once more:', 'The "X" > Y'],
-    ['Cut short'],
-  ]
+  second = ['Text. The title stands once more:', 'The "X" > Y']
+  assert documents == [['5 < 6 & "so" on.', 'Heading.'], second, ['Cut short']]
   assert dropped == {'empty document': 1}
 
 

@@ -1,5 +1,3 @@
-"""Finding: which files a --source names, and which it leaves out."""
-
 import types
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from tests.text import made
 FOLDERS = (
   'data [1]/*.txt|data [1]/[a-t].txt|c#/*.txt|c#/**|a*b?/*.txt|[x/deep/*.txt|[x]/c#/*|x,y/*.txt'
 )
+BOTH = 'text/a.txt text/deep/b.txt'
 
 
 @pytest.mark.parametrize('given', FOLDERS.split('|'))
@@ -47,9 +46,6 @@ def _tree(root, files=('text/a.txt', 'text/deep/b.txt', 'other/c.txt'), **links)
     made.write(root / file, file)
   for link, target in links.items():
     (root / link.replace('__', '/')).symlink_to(target)
-
-
-BOTH = 'text/a.txt text/deep/b.txt'
 
 
 @pytest.mark.parametrize(

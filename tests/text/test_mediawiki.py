@@ -1,7 +1,3 @@
-"""MediaWiki dumps: articles come, all else is counted, and memory does not grow with a page or a
-file.
-"""
-
 import bz2
 from xml.sax import saxutils
 
@@ -20,6 +16,7 @@ HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" version="
     <namespace key="6" case="first-letter">Dosiero</namespace>
   </namespaces></siteinfo>
 """
+XML = '\ufeff<?xml version="1.0" encoding="utf-8"?>\n<!-- made -->\n<mediawiki version="0.11">'
 
 
 def page(text, title='T', ns='<ns>0</ns>', extra='', model='wikitext'):
@@ -56,9 +53,6 @@ def test_articles_come_and_the_rest_is_counted(tmp_path):
     'page that is not wikitext': 1,
     'empty document': 1,
   }
-
-
-XML = '\ufeff<?xml version="1.0" encoding="utf-8"?>\n<!-- made -->\n<mediawiki version="0.11">'
 
 
 def test_dumps_are_known_by_content_packed_or_not(tmp_path):
@@ -110,9 +104,8 @@ def test_declared_entities_are_no_bomb():
 
 def test_pages_do_not_depend_on_where_a_block_ends():
   dump = f'{HEAD}{page("é字 [[a]]")}{page("b &amp; c")}</mediawiki>'.encode()
-  pages = lambda size: list(
-    mediawiki.pages([dump[i : i + size] for i in range(0, len(dump), size)], set())
-  )
+  cut = lambda size: [dump[i : i + size] for i in range(0, len(dump), size)]
+  pages = lambda size: list(mediawiki.pages(cut(size), set()))
   assert all(pages(size) == pages(len(dump)) for size in (1, 7, 64))
 
 
@@ -120,9 +113,8 @@ def test_pages_do_not_depend_on_where_a_block_ends():
 def test_a_page_of_50_megabytes_is_left_out_in_bounded_memory(tmp_path, line_end):
   page = '<page><ns>0</ns><revision><text>{}</text></revision></page>'.format
   large = ('word [[a]] {{t}} ' * 10 + line_end) * 325_000
-  file = made.write(
-    tmp_path / 'a.xml', f'<mediawiki>{page("small")}{page(large)}{page("last")}</mediawiki>'
-  )
+  pages = ''.join(map(page, ('small', large, 'last')))
+  file = made.write(tmp_path / 'a.xml', f'<mediawiki>{pages}</mediawiki>')
   characters, dropped, peak = made.peak(file)
   [(reason, lost)] = dropped.items()
   assert characters == len('smalllast') and 'page over 16 MiB' in reason and lost['bytes'] > 5e7

@@ -1,5 +1,3 @@
-"""Records with keys: JSON lines and arrays, parquet, TensorFlow datasets, filters."""
-
 import gzip
 import json
 import os
@@ -69,12 +67,8 @@ def test_json_lines_give_the_named_text_and_their_line_breaks_part_paragraphs(tm
   file = made.write(tmp_path / 'a.jsonl', '\n'.join(map(json.dumps, rows)) + '\n{"body": \n[1]\n\n')
   documents, dropped = made.read(f'{file}#body')
   assert documents == [['one', 'two', 'three'], ['last']]
-  assert dropped == {
-    'empty document': 1,
-    "line without a text under 'body'": 3,
-    'text with a NUL': 1,
-    'line that is not JSON': 1,
-  }
+  once = 'empty document', 'text with a NUL', 'line that is not JSON'
+  assert dropped == dict.fromkeys(once, 1) | {"line without a text under 'body'": 3}
 
 
 def test_json_is_known_by_content_too_and_conditions_hold_for_an_array(tmp_path):
@@ -143,20 +137,12 @@ def wanted(name, *where):
 @pytest.mark.parametrize('kind, what', [('jsonl', 'line'), ('parquet', 'row')])
 def test_filters_keep_the_records_that_have_the_values(tmp_path, kind, what):
   file = made.write_rows(tmp_path / 'a', kind, ROWS)
-  one, two, four, without = (
-    ['eins'],
-    ['üks', 'teine'],
-    ['kaks'],
-    f"{what} without a text under 'text'",
-  )
+  one, two, four = ['eins'], ['üks', 'teine'], ['kaks']
+  without, other = f"{what} without a text under 'text'", 'record whose {} is not {}'.format
   for where, documents, dropped in (
     ([], [one, two, four], {without: 1, 'empty document': 1}),
-    (
-      [('lang', 'et'), ('n', '2')],
-      [two, four],
-      {'record whose lang is not et': 2, 'record whose n is not 2': 1},
-    ),
-    ([('meta.site', 'b')], [two], {without: 1, 'record whose meta.site is not b': 3}),
+    ([('lang', 'et'), ('n', '2')], [two, four], {other('lang', 'et'): 2, other('n', 2): 1}),
+    ([('meta.site', 'b')], [two], {without: 1, other('meta.site', 'b'): 3}),
   ):
     assert wanted(file, *where) == (documents, dropped)
   assert wanted(file, ('lang', 'de'), ('lang', 'fi'))[0] == [one]  # either

@@ -1,6 +1,4 @@
-"""Sentence splitters: ends of sentences, and marks that only look like an end. `|` marks the splits
-wanted.
-"""
+"""`|` marks the splits wanted."""
 
 import importlib.util
 import sys
@@ -84,6 +82,8 @@ LANGUAGES = {
   'hi': ['यह राम है।|वह डॉ. सिंह है।|क्या?|हाँ!|एस. के. वर्मा आए।', 'पहला।|दूसरा॥|“तीसरा।”|चौथा'],
   'ja': ['これは本です。|「はい！」|そうですか？|3.5円；はい'],
 }
+RULES = [f'rules:{language}' for language in sentences.languages()]
+ALL = [*RULES, 'lines', 'none', 'regex:[.!?]+', 'regex:(?<=[。！])']
 
 
 @pytest.mark.parametrize('language', LANGUAGES)
@@ -93,10 +93,6 @@ def test_every_language_keeps_its_abbreviations_and_ordinals_whole(language):
   for text in LANGUAGES[language]:
     wanted = [s.strip() for s in text.split('|')]
     assert split(joiner.join(wanted)) == wanted
-
-
-RULES = [f'rules:{language}' for language in sentences.languages()]
-ALL = [*RULES, 'lines', 'none', 'regex:[.!?]+', 'regex:(?<=[。！])']
 
 
 if importlib.util.find_spec('sentencex'):

@@ -1,5 +1,3 @@
-"""Wikitext: running text stays, markup goes, and no text takes more than linear time."""
-
 import re
 import time
 
@@ -20,26 +18,14 @@ from bertzoo_jax.text import wikitext
     ('{{Infobox\n| a = {| class\n|-\n| cell\n|}\n| b = {{x}}\n}}\nText.', 'Text.'),
     ('{| class="wikitable"\n! head\n|-\n| {{x|}} || {| nested\n| c\n|}\n|}\nText.', 'Text.'),
     ('A<ref name="n">note [[x]] {{y}}</ref>, b<ref name=n /> c<references/>.', 'A, b c.'),
-    (
-      'see [[a|the b]]s, [[c]], [[:Category:D]] and [[Mission: Impossible]]',
-      'see the bs, c, Category:D and Mission: Impossible',
-    ),
+    ('see [[a|the b]]s, [[c]], [[:Category:D]], [[M: Imp]]', 'see the bs, c, Category:D, M: Imp'),
     ('[[File:x.jpg|thumb|A [[b|c]] and [[d]]]] Text [[Image:y.png]][[Datei:z.svg|mini]]', 'Text'),
     ('Text.[[Category:A]][[Kategorie:B|k]][[fr:C]][[zh-min-nan:D]]', 'Text.'),
-    (
-      '[http://x.org/a?b=c a label] [https://y.org] [mailto:z@z z] https://w.org',
-      'a label z https://w.org',
-    ),
+    ('[http://x.o/a?b=c a label] [https://y.o] [mailto:z@z z] http://w.o', 'a label z http://w.o'),
     ("'''A''' is ''b'', '''''c''''' and l''''d'''", "A is b, c and l'd"),
     ('== Head ==\nText.\n=== Sub ===\n* one\n# two\n: three\n; four\n----\nMore.', 'Text.|More.'),
-    (
-      'A <!-- no\n == x == --> b<br />c <b>d</b> <span class="e">f</span> 5 < 6 > 4',
-      'A b c d f 5 < 6 > 4',
-    ),
-    (
-      'A <math>x<y</math> b <SOURCE lang="c">int x;</SOURCE>c <gallery>\nFile:x|y\n</gallery>d',
-      'A b c d',
-    ),
+    ('A <!-- no\n == x == --> b<br />c <b>d</b> <i id="e">f</i> 5 < 6 > 4', 'A b c d f 5 < 6 > 4'),
+    ('A <math>x<y</math> b <SOURCE id="c">x;</SOURCE>c <gallery>\nF:x|y\n</gallery>d', 'A b c d'),
     (
       "x &amp;lt; &nbsp;<nowiki>[[a]] ''b'' {{c}} <ref></nowiki> &eacute;",
       "x &lt; \xa0[[a]] ''b'' {{c}} <ref> é",
@@ -112,7 +98,6 @@ OPENING = re.compile(r'<!--|[{\[]|<nowiki>|<ref>')
 @settings(max_examples=300, deadline=None)
 def test_any_text_gives_tidy_paragraphs_and_what_follows_survives(text):
   for paragraph in wikitext.paragraphs(text):
-    assert (
-      paragraph == paragraph.strip() and '\n' not in paragraph and any(map(str.isalnum, paragraph))
-    )
+    assert paragraph == paragraph.strip() and '\n' not in paragraph
+    assert any(map(str.isalnum, paragraph))
   assert 'end of it' in wikitext.paragraphs('-->\n' + OPENING.sub('', text) + '\nend of it')

@@ -1,5 +1,3 @@
-"""tokenizer=published: ids as a directory's own tokenizer.json has them, and further pieces."""
-
 import json
 
 import pytest
@@ -80,9 +78,8 @@ def test_more_pieces_stand_behind_all_others_and_old_ids_stay(theirs, tmp_path):
   assert grown.pieces[: ours.vocab_size] == ours.pieces and grown.special == ours.special
   assert grown.vocab_size == ours.vocab_size + 3 and how.after < how.before
   grown.save(tmp_path / 'saved')
-  (tmp_path / 'saved/tokenizer_config.json').write_bytes(
-    (theirs / 'tokenizer_config.json').read_bytes()
-  )
+  settings = (theirs / 'tokenizer_config.json').read_bytes()
+  (tmp_path / 'saved/tokenizer_config.json').write_bytes(settings)
   reference = transformers.AutoTokenizer.from_pretrained(str(tmp_path / 'saved'))
   assert [list(row) for row in grown(TEXTS)] == reference(TEXTS)['input_ids']
 

@@ -1,5 +1,3 @@
-"""prepare --add: further pieces keep the old ids, save tokens, and cut as transformers does."""
-
 import functools
 
 import pytest

@@ -1,5 +1,3 @@
-"""The tokenizer of a folder: its ids are those of transformers' AutoTokenizer."""
-
 import functools
 import json
 import pathlib
@@ -21,22 +19,19 @@ from bertzoo_jax.hf.architectures import xlnet
 from bertzoo_jax.tokenizers import published
 
 SAMPLE = (pathlib.Path(__file__).parents[2] / 'data/sample/time_machine.txt').read_text()[:60_000]
+PIECES = dict(vocab_size=700, lowercase=False)
 KINDS = {  # section, how its class frames texts, its model type
   'wordpiece': (parts.wordpiece(vocab_size=900), hf_tokenizer.Shape(), 'bert'),
   'byte_bpe': (parts.byte_bpe(vocab_size=700), roberta.MASKED_LM.tokens, 'roberta'),
   'sentencepiece': (parts.sentencepiece(vocab_size=700), hf_tokenizer.Shape(), 'albert'),
-  'classifier last': (
-    parts.sentencepiece(vocab_size=700, specials='angled', lowercase=False),
-    xlnet.TOKENS,
-    'xlnet',
-  ),
-  'mask last': (
-    parts.sentencepiece(vocab_size=700, specials='mask_last', lowercase=False),
-    deberta_v2.TOKENS,
-    'deberta-v2',
-  ),
+  'classifier last': (parts.sentencepiece(specials='angled', **PIECES), xlnet.TOKENS, 'xlnet'),
 }
+LAST = parts.sentencepiece(specials='mask_last', **PIECES)
+KINDS['mask last'] = LAST, deberta_v2.TOKENS, 'deberta-v2'
 TEXTS = [*verify.PROBES, *SAMPLE.split('\n\n')[:20]]
+AUTO = dict(parts.wordpiece(vocab_size='auto'))
+TOLD = {'[E1]': 900, 'xyzzy': 901}  # added tokens: a marker, and a word
+ADDED = {str(i): dict(content=x, special=x == '[E1]') for x, i in TOLD.items()}
 
 
 @pytest.fixture(scope='module', params=KINDS)
@@ -48,9 +43,8 @@ def both(request, tmp_path_factory):
   tokenizer.save(folder)
   content, special = hf_tokenizer.read(folder)
   model = b''.join(p.read_bytes() for p in folder.glob('spiece.model'))
-  for name, data in hf_tokenizer.files(
-    content, special, shape=shape, max_length=64, segments=2, model=model
-  ).items():
+  how = dict(shape=shape, max_length=64, segments=2, model=model)
+  for name, data in hf_tokenizer.files(content, special, **how).items():
     (directory / name).write_bytes(data if isinstance(data, bytes) else data.encode('utf-8'))
   (directory / 'config.json').write_text(json.dumps({'model_type': model_type}))
   return tokenizer, folder, directory
@@ -96,10 +90,8 @@ def test_both_folders_of_a_tokenizer_have_the_same_pieces_and_special_ids(both):
 def test_offsets_come_with_the_ids_and_are_alike_in_both_folders(both, special_text):
   tokenizer, folder, directory = both
   texts = [*TEXTS, f'a {tokenizer.pieces[tokenizer.special["mask"]]} b']
-  own, found = (
-    tokenizers.open_folder(place).encode_with_offsets(texts, special_text)
-    for place in (folder, directory)
-  )
+  offsets = lambda place: tokenizers.open_folder(place).encode_with_offsets(texts, special_text)
+  own, found = offsets(folder), offsets(directory)
   encode = tokenizer.encode_as_transformers if special_text else tokenizer.encode
   for text, a, b, wanted in zip(texts, own, found, encode(texts)):
     np.testing.assert_array_equal(a[0], wanted)
@@ -128,9 +120,6 @@ def small_wordpiece():
   return tokenizers.train(section, lambda: iter(SAMPLE.split('\n\n')))
 
 
-AUTO = dict(parts.wordpiece(vocab_size='auto'))
-
-
 @pytest.fixture
 def bare(tmp_path):
   """A function that writes tokenizer_config.json beside a vocab.txt."""
@@ -157,10 +146,6 @@ def test_a_class_sets_the_normalizer_of_tokenizer_json(bare, content):
   assert isinstance(opened, published.Published)
   assert ids(opened) == theirs(folder)
   assert ids(opened, ['Time']) == ids(opened, ['time'])
-
-
-TOLD = {'[E1]': 900, 'xyzzy': 901}  # added tokens: a marker, and a word
-ADDED = {str(i): dict(content=x, special=x == '[E1]') for x, i in TOLD.items()}
 
 
 @pytest.mark.parametrize(

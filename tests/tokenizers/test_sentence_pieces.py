@@ -1,7 +1,3 @@
-"""SentencePiece: ids are the library's own, layouts of special pieces are kept, wrong files and
-small texts are one sentence.
-"""
-
 import functools
 import io
 import unicodedata
@@ -17,23 +13,15 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.tokenizers import kinds
 from bertzoo_jax.tokenizers import sentence_pieces
 from bertzoo_jax.tokenizers import spiece_file
-from tests.tokenizers.test_tokenizers import DATA
-from tests.tokenizers.test_tokenizers import NASTY
-from tests.tokenizers.test_tokenizers import needs_data
-from tests.tokenizers.test_tokenizers import sample
-from tests.tokenizers.test_tokenizers import train
+from tests.tokenizers import test_tokenizers as plain
 
 MORE = ['half ｶﾞ ﾊﾟ', '\u1100\u1161\u11a8 jamo', 'Tất cả mọi người', '▁ a▁b ▁', '\ufefb\u064e']
 MORE += [unicodedata.normalize('NFD', 'Tất cả mọi người'), '～ 〜 ~', 'ΟΔΟΣ ΣΑΣ', "``so'' he said"]
-MORE += [
-  '1,000,000 and 12, 3,4',
-  '. . . ... "..."',
-  '\u3000\u2003\u202f wide',
-  'lines \n between \n',
-]
+MORE += ['1,000,000 and 12, 3,4', '. . . ... "..."', '\u3000\u2003\u202f wide']
+MORE += ['lines \n between \n']
 CASED = dict(lowercase=False, strip_accents=False)
 UNLIKE = ['\u1e9b\u0323']  # marks that NFKC sorts: see the test of the gap
-TEXTS = [t for t in NASTY + MORE if t not in UNLIKE]
+TEXTS = [t for t in plain.NASTY + MORE if t not in UNLIKE]
 made = functools.partial(parts.sentencepiece, vocab_size=1200)
 RAW = dict(collapse_blanks=False, digit_commas='keep', **CASED)
 SECTIONS = {
@@ -44,11 +32,12 @@ SECTIONS = {
   'identity': made(normalization='identity', **RAW),
   'folded': made(normalization='nmt_nfkc_cf', collapse_blanks=False, **CASED),
 }
+SIZE = 'has 1200 pieces, the config has 30000: set --config.tokenizer.vocab_size=1200'
 
 
 @functools.cache
 def trained(name):
-  return train(SECTIONS[name], [t for t in sample(most=80_000) if t not in UNLIKE])
+  return plain.train(SECTIONS[name], [t for t in plain.sample(most=80_000) if t not in UNLIKE])
 
 
 @pytest.fixture(params=SECTIONS)
@@ -93,13 +82,12 @@ def differing(tokenizer, texts, spelling=(), ties=False):
   texts = [t for t in texts if not any(p in unicodedata.normalize('NFKC', t) for p in spelling)]
   split = section['digit_commas'] == 'split'
   theirs = [released(model, cleaned(t, section), split) for t in texts]
-  return [
-    t for t, a, b in zip(texts, tokenizer.encode(texts), theirs) if kept(a.tolist()) != kept(b)
-  ]
+  pairs = zip(texts, tokenizer.encode(texts), theirs)
+  return [t for t, a, b in pairs if kept(a.tolist()) != kept(b)]
 
 
 def test_ids_of_real_and_of_nasty_text_are_those_of_the_library(ours):
-  real = [t for t in sample('*.txt', 60_000) if t not in NASTY]
+  real = [t for t in plain.sample('*.txt', 60_000) if t not in plain.NASTY]
   assert len(real) > 3000 and differing(ours, real, ours.pieces[:9]) == []
   # Without a table of its own a model takes a literal U+2581 in one way, its library in another.
   nasty = [t for t in TEXTS if ours.section['normalization'] != 'identity' or '▁' not in t]
@@ -123,17 +111,15 @@ def test_capitals_are_lowered_as_in_python():
   texts = ['ΟΔΟΣ ΣΑΣ. ΣΑΣ-ΣΣ', 'Σ AΣ B', 'ΑΣ\u0301', 'Σ.Σ. ΟΣ’Α', 'İSTANBUL Iı ẞ Ǆ', 'ÅNGSTRÖM']
   cased = trained('angled')
   section = {**cased.section, 'lowercase': True, 'strip_accents': False}
-  normal, lower = (
-    t.parsing_engine().normalizer.normalize_str
-    for t in (cased, tokenizers.Tokenizer(section, cased.vocabulary))
-  )
+  both = cased, tokenizers.Tokenizer(section, cased.vocabulary)
+  normal, lower = (t.parsing_engine().normalizer.normalize_str for t in both)
   assert list(map(lower, texts)) == [unicodedata.normalize('NFKC', t.lower()) for t in texts]
   assert normal('ΟΔΟΣ') == 'ΟΔΟΣ'
 
 
 def test_symbols_of_several_characters_win_as_in_the_library():
   symbols = dict(user_defined_symbols=['nowhere', '...', 'xyzzy'])
-  data = of_library(sample(most=20_000), vocab_size=600, **symbols)
+  data = of_library(plain.sample(most=20_000), vocab_size=600, **symbols)
   vocabulary = kinds.Vocabulary(spiece_file.parse(data).pieces, [], data)
   engine = sentence_pieces.engine(vocabulary, [], ['<unk>', '<s>', '</s>'], False)
   texts = ['nowhere xyzzy... xxyzzyy', 'from nowhere to ....']
@@ -144,9 +130,8 @@ def test_symbols_of_several_characters_win_as_in_the_library():
 def of_library(texts, **fields):
   """The file of a model that the library trains."""
   out = io.BytesIO()
-  library.SentencePieceTrainer.train(
-    sentence_iterator=iter(texts), model_writer=out, minloglevel=4, **fields
-  )
+  how = dict(model_writer=out, minloglevel=4, **fields)
+  library.SentencePieceTrainer.train(sentence_iterator=iter(texts), **how)
   return out.getvalue()
 
 
@@ -212,7 +197,7 @@ def test_symbols_are_always_pieces_of_their_own():
 
 def test_a_comma_behind_a_digit_ends_no_piece():
   texts = [f'in 19{i % 50 + 50}, or {i % 9},000 of 7, 8, 9,' for i in range(900)]
-  ours = train(parts.sentencepiece(vocab_size=900), texts + sample(most=20_000))
+  ours = plain.train(parts.sentencepiece(vocab_size=900), texts + plain.sample(most=20_000))
   kept = tokenizers.Tokenizer({**ours.section, 'digit_commas': 'keep'}, ours.vocabulary)
   ends = [
     [p[-2:] for i in ids for p in [t.pieces[i]] if p[-2:-1].isdigit() and p[-1] == ',']
@@ -239,11 +224,9 @@ def test_word_starts_follow_the_rule_of_a_system_and_special_pieces_start_one(ou
   starts = [i in special or rule(p) for i, p in enumerate(ours.pieces)]
   assert ours.word_starts.tolist() == starts
   pieces = '▁ ▁a < <x , - £ é abé 字 1 – 。 abc b ,,'.split()
-  for name, wanted in (
-    ('ascii', '▁ ▁a < <x , -'),
-    ('letters', '▁ ▁a < <x , - £ é abé 字 1 – 。'),
-    ('unicode', '▁ ▁a < , - – 。'),
-  ):
+  known = dict(ascii='▁ ▁a < <x , -', unicode='▁ ▁a < , - – 。')
+  known['letters'] = '▁ ▁a < <x , - £ é abé 字 1 – 。'
+  for name, wanted in known.items():
     assert [p for p in pieces if sentence_pieces.WORD_STARTS[name](p)] == wanted.split()
 
 
@@ -274,17 +257,17 @@ def test_a_changed_model_file_is_refused(tmp_path):
 def test_long_text_without_blanks_takes_part_in_training():
   chinese = '天地玄黄宇宙洪荒' * 400
   section = parts.sentencepiece(vocab_size=32, coverage=1.0)
-  ours = train(section, [chinese] * 3 + ['a b c d e f g'] * 5)
+  ours = plain.train(section, [chinese] * 3 + ['a b c d e f g'] * 5)
   assert ours.special['unk'] not in ours.encode([chinese])[0]
 
 
 @pytest.mark.parametrize('layout', ['bracketed', 'mask_last'])
 def test_the_size_that_a_small_text_yields_can_then_be_trained(layout):
   with pytest.raises(errors.UserError, match='yields at most') as e:
-    train(parts.sentencepiece(specials=layout), sample(most=2000))
+    plain.train(parts.sentencepiece(specials=layout), plain.sample(most=2000))
   size = int(str(e.value).split('vocab_size=')[1].split(',')[0])
   section = parts.sentencepiece(vocab_size=size, specials=layout)
-  assert train(section, sample(most=2000)).vocab_size == size
+  assert plain.train(section, plain.sample(most=2000)).vocab_size == size
 
 
 LAYOUT = "'bracketed' has '<pad>' at id 0, .* id 0 is '<unk>': set --config.tokenizer.specials=ang"
@@ -324,15 +307,13 @@ def test_a_text_that_gives_no_model_is_one_sentence():
     (damaged(), {}, '^the file is damaged$'),
   ):
     with pytest.raises(errors.UserError, match=words):
-      train(parts.sentencepiece(**size), texts)
+      plain.train(parts.sentencepiece(**size), texts)
 
 
-SIZE = 'has 1200 pieces, the config has 30000: set --config.tokenizer.vocab_size=1200'
-
-
-@needs_data
+@plain.needs_data
 def test_the_published_model_of_albert_gives_the_ids_of_the_released_code():
-  ours = tokenizers.load(f'{DATA}/vocab/albert', parts.sentencepiece().to_dict())
+  ours = tokenizers.load(f'{plain.DATA}/vocab/albert', parts.sentencepiece().to_dict())
   assert ours.special == dict(pad=0, unk=1, cls=2, sep=3, mask=4)
-  found = differing(ours, [t for t in TEXTS + sample('*.txt') if t not in UNLIKE], ours.pieces[:5])
+  texts = [t for t in TEXTS + plain.sample('*.txt') if t not in UNLIKE]
+  found = differing(ours, texts, ours.pieces[:5])
   assert found == ([])

@@ -164,12 +164,8 @@ def wait(condition, seconds=20):
 
 
 def check_transcript(cloud, file, printed, scratch):
-  """Each `$ COMMAND {SETTINGS}` of a file prints what stands below it. CHECKOUT and FOLDER
-  stand for the cloud's paths.
-
-  Args:
-    printed: (words of a command) → what it prints.
-    scratch: a folder for the text of today.
+  """Each `$ COMMAND {SETTINGS}` of a file prints what stands below it. CHECKOUT and FOLDER stand
+  for the cloud's paths. printed: (words of a command) → its output. scratch: for the text of today.
   """
   places, made = {'CHECKOUT': str(cloud.checkout), 'FOLDER': str(cloud.folder)}, ''
   for line in [x for x in file.read_text().splitlines() if x.startswith('$ ')]:

@@ -1,5 +1,3 @@
-"""--dry-run and --autostart."""
-
 import pathlib
 import tarfile
 

@@ -1,5 +1,3 @@
-"""babysit: which ends of a line are run again, on the same machine or on another."""
-
 import re
 import time
 

@@ -1,5 +1,3 @@
-"""create, delete, sync and setup."""
-
 import re
 import shlex
 import tarfile

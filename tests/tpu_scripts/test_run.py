@@ -1,5 +1,3 @@
-"""run, status, logs and stop."""
-
 import re
 import subprocess
 import time

@@ -1,5 +1,3 @@
-"""The text of the scripts, and a user's mistakes: one sentence, before gcloud is called."""
-
 import os
 import pathlib
 import re

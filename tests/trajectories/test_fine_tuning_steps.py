@@ -133,9 +133,8 @@ def of_electra_s_head(folder):
 def of_weighted_classes(folder):
   """CrossEntropyLoss with weights and smoothing; a row of the batch does not count."""
   weights_C = torch.tensor([0.05, 0.2, 0.7])
-  objective, params = tuning.start(
-    'classification', 'bert', class_weights=tuple(weights_C.tolist()), label_smoothing=0.1
-  )
+  how = dict(class_weights=tuple(weights_C.tolist()), label_smoothing=0.1)
+  objective, params = tuning.start('classification', 'bert', **how)
   network = tuning.network(folder, 'classification', 'bert', objective, params)
   reference = torch.nn.CrossEntropyLoss(weights_C, label_smoothing=0.1)
 

@@ -1,5 +1,3 @@
-"""Twenty steps of pretraining beside torch, for each system as its paper trains it."""
-
 import functools
 import itertools
 import json

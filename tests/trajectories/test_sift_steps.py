@@ -1,6 +1,4 @@
-"""SiFT beside torch (torch_sift.py): the perturbation and its step, the loss, the gradient of every
-leaf, and twenty steps of training.
-"""
+"""SiFT beside torch_sift.py."""
 
 import functools
 
@@ -25,6 +23,7 @@ from tests.trajectories import tuning  # noqa: E402
 
 # Larger than the release's, so that a wrong step shows.
 FIELDS = dict(weight=5.0, rate=0.05, init=0.1)
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def start(kind, case, loss, scale=0.05):
@@ -47,9 +46,6 @@ def torch_loss(kind, objective, torchs, t, keys_B2):
   first_BLE = torch.as_tensor(np.array(sift.drawn(keys, size, FIELDS['init'])))
   of_task, read = lambda *logits: of.loss(*logits, t), lambda out: of.read(out, t)
   return torchs.loss(tuning.inputs(t), first_BLE, of_task, t['label_weights'], read)
-
-
-slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ CLASSES = {
   **dict.fromkeys(('electra', 'deberta', 'deberta v2'), 'gelu'),
   'modern': 'transform',
 }
+NO_DROPOUT = dict(input_dropout=0.0, dropout=0.0)
+TAGGED, TAG_TASK = dict(labels=TAGS, dropout=0.0), hf_heads.Task(None, TAGS)
 
 
 # Losses in torch, of logits and the tensors of a batch.
@@ -112,10 +114,6 @@ class Kind(NamedTuple):
   task: hf_heads.Task = hf_heads.Task(None, ())
 
 
-NO_DROPOUT = dict(input_dropout=0.0, dropout=0.0)
-TAGGED, TAG_TASK = dict(labels=TAGS, dropout=0.0), hf_heads.Task(None, TAGS)
-
-
 def _of_rows(name, loss, labels=LABELS):
   fields = NO_DROPOUT | (dict(labels=labels) if labels else {})
   task = hf_heads.Task(kinds.BY_NAME[name].problem, labels)
@@ -126,9 +124,7 @@ KINDS = {
   'classification': _of_rows('classification', classes_loss),
   'regression': _of_rows('regression', number_loss, ()),
   'multilabel': _of_rows('multilabel', labels_loss),
-  'tagging': Kind(
-    'tagging', hf_heads.TAG, read_logits, tags_loss, TAGGED, hf_heads.Task(None, TAGS)
-  ),
+  'tagging': Kind('tagging', hf_heads.TAG, read_logits, tags_loss, TAGGED, TAG_TASK),
   'choice': Kind('choice', hf_heads.CHOICE, read_options, classes_loss, NO_DROPOUT),
   'span': Kind('span', hf_heads.SPAN, read_span, span_loss),
 }

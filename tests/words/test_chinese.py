@@ -1,5 +1,3 @@
-"""Chinese words are jieba's, to the character; jieba leaves no traces."""
-
 import pathlib
 import sys
 
@@ -85,10 +83,8 @@ def test_long_stretches_are_cut_as_short_ones_and_no_word_is_forgotten(ours, jie
 def test_jieba_says_nothing_and_leaves_no_cache_and_without_it_the_remedy_is_said(
   tmp_path, monkeypatch
 ):
-  code = (
-    'from bertzoo_jax.words import chinese; '
-    'print(chinese.Segmenter(True)("我来到北京清华大学")[0].nonzero()[0].tolist())'
-  )
+  code = 'from bertzoo_jax.words import chinese as c; '
+  code += 'print(c.Segmenter(True)("我来到北京清华大学")[0].nonzero()[0].tolist())'
   out = commands.run('-c', code, env=commands.environment(TMPDIR=str(tmp_path)), check=True)
   assert out.stdout == '[0, 1, 3, 5]\n' and not list(tmp_path.iterdir())
   assert not any(word in out.stderr.lower() for word in ('jieba', 'warning'))

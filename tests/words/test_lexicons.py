@@ -1,5 +1,3 @@
-"""Lexicons: forms of a file, which entries stand in a text, and in what time."""
-
 import time
 
 import numpy as np

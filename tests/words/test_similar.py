@@ -1,7 +1,3 @@
-"""Similar words: of the same length, found exactly, the same in every run; and files of others are
-read or refused in a sentence.
-"""
-
 import os
 
 import numpy as np
@@ -28,10 +24,8 @@ class Characters:
   word_starts = np.array([True] * 5 + [c not in 'bc' for c in LETTERS])
 
   def encode(self, texts):
-    return [
-      np.array([LETTERS.find(c) + 5 if c in LETTERS else 1 for c in t if c != ' '], np.int32)
-      for t in texts
-    ]
+    number = lambda c: LETTERS.find(c) + 5 if c in LETTERS else 1
+    return [np.array([number(c) for c in t if c != ' '], np.int32) for t in texts]
 
 
 TOKENIZER = Characters()
@@ -165,9 +159,8 @@ def test_a_word_is_found_by_its_pieces_and_gets_one_of_its_similar_words_uniform
   long = '甲乙丙丁戊己庚辛'
   table = table_of([[long, long[::-1]]], ['全'])
   sizes = np.array([8, 9, 0])  # too long, or empty
-  _, known = similar.lookup(
-    table, np.array([row(long)] * 3, np.int32), sizes, np.zeros(3, np.uint32)
-  )
+  words = np.array([row(long)] * 3, np.int32)
+  _, known = similar.lookup(table, words, sizes, np.zeros(3, np.uint32))
   assert known.tolist() == [True, False, False]
 
 

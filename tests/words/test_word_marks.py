@@ -1,5 +1,3 @@
-"""Units: marks of tokens, where borders of words fall, and when a masking has nothing to do."""
-
 import pickle
 import re
 import types
@@ -25,9 +23,8 @@ def toy(text, size=3, joined=()):
   letters, blanks no token.
   """
   out = []
-  for word in re.finditer(
-    '|'.join([*map(re.escape, joined), r'[^\W_\u4e00-\u9fff]+', r'\S']), text
-  ):
+  pattern = '|'.join([*map(re.escape, joined), r'[^\W_\u4e00-\u9fff]+', r'\S'])
+  for word in re.finditer(pattern, text):
     step = len(word.group()) if word.group() in joined else size
     for a in range(word.start(), word.end(), step):
       b = min(a + step, word.end())

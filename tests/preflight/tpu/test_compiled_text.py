@@ -1,5 +1,3 @@
-"""Programs compiled for v5e, read: estimates beside known answers, memory beside the compiler's."""
-
 import functools
 import types
 
@@ -118,15 +116,12 @@ def layers(w, x):
   return jax.grad(lambda w: jax.lax.scan(step, x, w)[0].astype(jnp.float32).sum())(w)
 
 
+LAYERS = layers, [(8, 512, 512), (4096, 512)]
+PROGRAMS = [(jnp.sum, [(1 << 14, 1024)], ()), (*LAYERS, ()), (*LAYERS, 0)]
+
+
 @needs_libtpu
-@pytest.mark.parametrize(
-  'function, shapes, donated',
-  [
-    (jnp.sum, [(1 << 14, 1024)], ()),
-    (layers, [(8, 512, 512), (4096, 512)], ()),
-    (layers, [(8, 512, 512), (4096, 512)], 0),
-  ],
-)
+@pytest.mark.parametrize('function, shapes, donated', PROGRAMS)
 def test_the_compiler_tells_the_same_memory_on_its_way_and_at_the_end(
   tmp_path, function, shapes, donated
 ):

@@ -1,5 +1,3 @@
-"""Slices by their names, and time and price from a program's reading."""
-
 import collections
 import functools
 import itertools

@@ -1,5 +1,3 @@
-"""Figures of a program's text."""
-
 import pathlib
 
 import pytest
@@ -69,11 +67,8 @@ def test_a_group_of_devices_is_read_in_every_way_it_is_written():
   for groups, size in GROUPS.items():
     assert hlo.read(of_eight.replace('[2,4]<=[8]', groups)).collectives[0].group == size, groups
   everyone = text().replace('[2,4]<=[8]', '{}')
-  for counts, size in (
-    ('', 1),
-    (', num_partitions=8', 8),
-    (', replica_count=2, num_partitions=4', 8),
-  ):
+  given = ('', 1), (', num_partitions=8', 8), (', replica_count=2, num_partitions=4', 8)
+  for counts, size in given:
     made = everyone.replace('is_scheduled=true', f'is_scheduled=true{counts}')
     assert [c.group for c in hlo.read(made).collectives] == [size], counts
 

@@ -1,5 +1,3 @@
-"""Steps of the shipped configs as a TPU compiles them: their memory stays below these figures."""
-
 import importlib
 
 import jax
