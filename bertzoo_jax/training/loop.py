@@ -102,8 +102,8 @@ class Loop:
     step = int(state.step)
     if step >= phase_run.end_step or self._out_of_patience(step, phase_run):
       return state
-    update, evaluate = phase_runs.train_step(phase_run), phase_runs.evaluation(phase_run)
-    meter = cost.Meter(phase_run)
+    evaluate, meter = phase_runs.evaluation(phase_run), cost.Meter(phase_run)
+    most, together, batches = self._steps_per_call(step, phase_run), 1, []
     # On CPU devices that share few cores, collectives of several steps in flight can deadlock.
     depth = 0 if jax.default_backend() == 'cpu' and jax.device_count() > 1 else 2
     running = collections.deque()
@@ -118,12 +118,17 @@ class Loop:
     ):
       if self.preemption.name and jax.process_count() == 1:
         break
-      self.watchdog.doing('step', step)
-      data.check_ids(batch, self.vocab_size, f'batch of step {step}')
-      state, values = update(state, sharding.to_devices(batch, phase_run.mesh, phase_run.rows))
-      step += 1
+      data.check_ids(batch, self.vocab_size, f'batch of step {step + len(batches)}')
+      batches.append(batch)
+      if len(batches) < together:
+        continue
+      self.watchdog.doing('step' if together == 1 else 'the call of several steps after', step)
+      if not meter.started:
+        phase_run.compiled(most)
+      state, values = phase_run.compiled(together)(state, _on_devices(batches, phase_run))
+      step += together
       self._health.add(step, values)
-      # The host runs at most `depth` steps ahead, since every dispatched batch takes memory. It
+      # The host runs at most `depth` calls ahead, since every dispatched batch takes memory. It
       # waits for the first step, which compiles, so that the meter starts after it.
       running.append((step, values['loss']))
       while len(running) > (depth if meter.started else 0):
@@ -145,8 +150,24 @@ class Loop:
       if self.preemption.reached() or (evaluates and self._out_of_patience(step, phase_run)):
         break
       self.watchdog.doing('the batch of step', step)
+      together = most if step + most <= self._next_due(step, phase_run) else 1
+      batches = []
     self._write_row()
     return state
+
+  def _steps_per_call(self, step, phase_run) -> int:
+    """The steps of a call in which nothing is due, in a phase that goes on after `step` and the
+    single step after it.
+    """
+    run = self.machinery
+    periods = run.log_every, run.eval_every, run.keep_every, max(1, phase_run.end_step - step - 1)
+    return min(n for n in (run.steps_per_call, *periods) if n)
+
+  def _next_due(self, step, phase_run) -> int:
+    """The first step after `step` that is logged, evaluated or saved, or ends the phase."""
+    run = self.machinery
+    due = [n * (step // n + 1) for n in (run.log_every, run.eval_every, run.keep_every) if n]
+    return min(phase_run.end_step, *due, *(n for n in self.keep_at if n > step))
 
   def _after(self, step, state, phase_run, evaluate) -> bool:
     """Evaluates and saves after a step, if due. Returns whether it did either of them.
@@ -245,7 +266,7 @@ class Loop:
     if self._row is None:
       return
     (row, values), self._row = self._row, None
-    values = {k: v.item() for k, v in jax.device_get(values).items()}
+    values = {k: np.ravel(v)[-1].item() for k, v in jax.device_get(values).items()}
     counts = {k: values.pop(k) for k in ('nonfinite', 'spikes')}
     for name in ('nonfinite_in_a_row', 'spike'):
       del values[name]
@@ -274,6 +295,13 @@ class Loop:
         metrics.plot(self.workdir, self.entropy)
       except Exception as e:  # a plot must not end a run
         self.progress.say(f'loss.png could not be drawn: {errors.named(e)}')
+
+
+def _on_devices(batches, phase_run):
+  """The batch of a step; of several steps stacked, in a leading axis."""
+  several = len(batches) > 1
+  stacked = {k: np.stack([b[k] for b in batches]) for k in batches[0]} if several else batches[0]
+  return sharding.to_devices(stacked, phase_run.mesh, phase_run.rows, several)
 
 
 def _crc32(batch) -> int:
