@@ -1,17 +1,25 @@
 """The values of `auto` in config.run on the devices of a run."""
 
+import contextlib
+import dataclasses
+import math
+import pathlib
 import re
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
 from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check
 from bertzoo_jax.experiment import resolve
 from bertzoo_jax.model import stack
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.runs import failures
-from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.training import sharding
 
 FIELDS = ('kernels', *build.USUAL)
 # {beginning of a device's name: number of steps from which unrolled layers save more time than they
@@ -23,6 +31,8 @@ _UNROLLED = {
   'cpu': 250,
 }
 _LAYERS = 24
+# Share of the memory that a step may take: what lies between two arrays is lost.
+_SHARE = 0.95
 # Flags of processors with bfloat16 products. Without these, the gradient of a feed-forward took 1.3
 # to 1.4 times as long as in float32 (AVX2, widths 768 and 256).
 _BFLOAT16 = re.compile(r'\b(avx512_bf16|amx_bf16|bf16)\b')
@@ -77,40 +87,136 @@ def policies(config) -> list[str]:
   return known[known.index(config.run.remat) :]
 
 
-def fitted(built: build.Built, config, show: bool = True) -> build.Built:
-  """The run with the first of its `policies` that fits a TPU, else the last one. Compiles the step
-  of the phase with the most tokens per microbatch (ties: the last). Unchanged on other devices, and
-  if the config names a policy.
+def fitted(built: build.Built, config, kept: dict, show: bool = True) -> build.Built:
+  """The run with values in place of `auto` that the compiler decides: run.remat, which is unchanged
+  on other devices than TPUs, and run.accumulation of each remaining phase.
 
-  config: the run's config, in which run.remat may be auto. show: whether to print a line per try.
+  config: the run's config, in which run.remat may be auto. kept: as in `resolved`. show: whether to
+  print lines. Raises UserError for a phase that does not fit with one row per microbatch.
   """
-  mesh, auto = built.mesh, 'run.remat' in autos(config)
-  if not auto or mesh.devices.flat[0].platform != 'tpu':
-    return built
+  if 'run.remat' in autos(config) and built.mesh.devices.flat[0].platform == 'tpu':
+    built = _with_remat(built, show)
+  phases, taken, limit = [], {}, None
+  for phase_run in built.phase_runs:
+    if phase_run.phase.config.run.accumulation == configuration.AUTO:
+      limit = limit or _limit(built.mesh)
+      phase_run, line = _in_microbatches(built.run, phase_run, limit, kept)
+      taken[phase_run.phase.index] = phase_run.phase.config.run.accumulation
+      if show:
+        print(line, flush=True)
+    phases.append(phase_run)
+  return build.Built(built.run.in_microbatches(taken), built.data, phases) if taken else built
+
+
+def _with_remat(built, show):
+  """The run with the first of its `policies` that fits a TPU, else the last one. Compiles the step
+  of the phase with the most tokens per microbatch (ties: the last). run.accumulation=auto counts as
+  one row per microbatch: it costs less time.
+  """
+  mesh, first = built.mesh, built.phase_runs[0].phase.first_step
+  most = {p.index: divisors(p, mesh)[-1] for p in auto_phases(built.run)}
+  trial = built.run.in_microbatches(most) if most else built.run
   tokens = lambda p: p.config.batch_size * p.config.length / p.config.run.accumulation
   # a phase may add parameters, not drop them
-  largest = max((p.phase for p in built.phase_runs), key=lambda p: (tokens(p), p.index)).index
-  first = built.phase_runs[0].phase.first_step
+  remaining = trial.phases[-len(built.phase_runs) :]
+  largest = max(remaining, key=lambda p: (tokens(p), p.index)).index
   *tried, last = policies(built.run.config)
   for policy in tried:
-    candidate = build.phases(built.run.changed({'run.remat': policy}), built.data, mesh, first)
+    candidate = build.phases(trial.changed({'run.remat': policy}), built.data, mesh, first)
     if show:
       line = f'run.remat=auto: compiling phase {largest} with {policy}, to see whether it fits …'
       print(line, flush=True)
-    if fits(next(p for p in candidate.phase_runs if p.phase.index == largest)):
-      return candidate
+    if peak(next(p for p in candidate.phase_runs if p.phase.index == largest)) < math.inf:
+      if not most:
+        return candidate
+      last = policy
+      break
   return build.phases(built.run.changed({'run.remat': last}), built.data, mesh, first)
 
 
-def fits(phase_run) -> bool:
-  """Whether a phase's step, as compiled, fits into the memory of the devices."""
+def _in_microbatches(run, phase_run, limit, kept):
+  """(the phase with the fewest microbatches that fit, a line on them). The number of the attempt
+  before is tried first.
+  """
+  index, tried, before = phase_run.phase.index, '', None
+  of = f' of {limit / 1e9:,.3g} GB' * (limit < math.inf)
+  with contextlib.suppress(KeyError, IndexError, TypeError):
+    before = kept['phases'][index][1]['run.accumulation']
+  numbers = divisors(phase_run.phase, phase_run.mesh)
+  numbers = [before] * (before in numbers) + numbers
+  while numbers:
+    number = numbers[0]
+    phase = run.in_microbatches({index: number}).phases[index]
+    candidate = dataclasses.replace(phase_run, phase=phase)
+    needed = peak(candidate)
+    gb = f'{needed / 1e9:,.3g} GB' if needed < math.inf else 'too much'
+    if needed < math.inf and needed <= limit:
+      line = f'{number} in phase {index}' + ', as before' * (number == before)
+      return candidate, f'run.accumulation=auto: {line} ({gb}{of} per device{tried})'
+    tried = f'; with {number} it needs {gb}'
+    numbers = larger(numbers, number, needed, check.per_device(candidate.inputs()), limit)
+  remat = 'run.remat=full, ' * (phase_run.phase.config.run.remat != 'full')
+  raise errors.UserError(
+    f'run.accumulation=auto: a step of phase {index} has no room on a device, even '
+    f'with one row per microbatch{tried}{of}: take {remat}more devices along fsdp in run.mesh, '
+    'a smaller encoder or a smaller config.length.'
+  )
+
+
+def divisors(phase, mesh) -> list[int]:
+  """The numbers of equal microbatches that a phase may have."""
+  rows = phase.config.batch_size // sharding.rows_over(mesh)
+  return [n for n in range(1, rows + 1) if rows % n == 0]
+
+
+def larger(numbers, number: int, needed: float, fixed: int, limit: float) -> list[int]:
+  """The numbers of microbatches to try after one that did not fit, of `numbers`.
+
+  needed: bytes per device with that number, infinite if unknown. fixed: bytes of state and batch.
+  The others shrink with the rows of a microbatch at most. The largest number is always tried.
+  """
+  enough = lambda n: needed == math.inf or fixed + (needed - fixed) * number / n <= limit
+  return [n for n in numbers if n > number and (enough(n) or n == numbers[-1])]
+
+
+def peak(phase_run) -> float:
+  """Bytes per device of a phase's step, as compiled; infinite if the compiler finds no room."""
   try:
-    phase_runs.train_step(phase_run).lower(*phase_run.inputs).compile()
+    sizes = phase_run.compiled().memory_analysis()
   except jax.errors.JaxRuntimeError as e:
     if failures.out_of_memory(e):
-      return False
+      return math.inf
     raise
-  return True
+  arrays = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+  return arrays + sizes.temp_size_in_bytes
+
+
+def _limit(mesh) -> float:
+  """Bytes that a step may take per device, the same on all hosts. Infinite on a TPU, whose compiler
+  refuses what does not fit.
+  """
+  devices = mesh.local_devices
+  if devices[0].platform == 'tpu':
+    return math.inf
+  limit = check.memory_of(devices) or math.inf
+  if devices[0].platform == 'cpu':
+    limit = min(limit, _available() / jax.local_device_count())
+  if jax.process_count() > 1:
+    limit = float(multihost_utils.process_allgather(np.float32(limit)).min())
+  return _SHARE * limit
+
+
+def _available() -> float:
+  """Bytes of the host that other programs do not use; infinite if the system does not say."""
+  with contextlib.suppress(OSError, StopIteration):
+    lines = pathlib.Path('/proc/meminfo').read_text(encoding='utf-8').splitlines()
+    return 1024 * int(next(x for x in lines if x.startswith('MemAvailable')).split()[1])
+  return math.inf
+
+
+def auto_phases(run: resolve.Run) -> list[configuration.Phase]:
+  """The phases whose run.accumulation is auto."""
+  return [p for p in run.phases if p.config.run.accumulation == configuration.AUTO]
 
 
 def chosen_values(config) -> str:

@@ -30,13 +30,24 @@ class Run:
     phases = [dataclasses.replace(p, config=_changed(p.config, values)) for p in self.phases]
     return Run(_changed(self.config, values), tuple(phases))
 
+  def in_microbatches(self, numbers: dict[int, int]) -> 'Run':
+    """The run with run.accumulation set in some phases, {index: number}, and the same networks."""
+    change = lambda i: {'run.accumulation': numbers[i]} if i in numbers else {}
+    planned = [(n, {**more, **change(i)}) for i, (n, more) in enumerate(self.config.phases)]
+    phases = [
+      dataclasses.replace(p, config=_changed(p.config, change(p.index))) for p in self.phases
+    ]
+    out = Run(_changed(self.config, {'phases': tuple(planned)}), tuple(phases))
+    out.built.update(self.built)
+    return out
+
 
 def run(config) -> Run:
   """The Run of a config. Raises UserError for a wrong number or phase; check.py checks the rest."""
   return Run(config, ranges.check(config, choices=False))
 
 
-def _changed(config, values):
+def _changed(config, values: dict):
   """A copy of the config, locked, with other values."""
   copy = config.copy_and_resolve_references().unlock()
   with copy.ignore_type():  # a number in place of 'auto'

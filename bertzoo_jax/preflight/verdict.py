@@ -231,9 +231,10 @@ def _compiled(findings, request, work, described):
     kernels = estimate.kernel_cycles(work.slice_.chip.name)
   auto = request.config.run.remat == configuration.AUTO
   policies = machinery.policies(work.run.config)
+  asked, changes = work.run, None
   for policy in policies if auto else policies[:1]:
-    work, notes = work._replace(run=work.run.changed({'run.remat': policy})), readiness.Findings()
-    phases, changes = compiling.phases(notes, work, described, kernels), None
+    work = work._replace(run=asked.changed({'run.remat': policy}))
+    work, phases, notes = _in_microbatches(work, described, kernels)
     if all(p.program.fits for p in phases):
       break
   for finding in notes:
@@ -247,6 +248,26 @@ def _compiled(findings, request, work, described):
     rows, changes = remedies.tried(work, worst)
     phases = [p._replace(largest=rows) if p == worst else p for p in phases]
   return work, phases, changes
+
+
+def _in_microbatches(work, described, kernels):
+  """(Work, compiled phases, Findings) with the fewest microbatches that fit, where run.accumulation
+  is auto.
+  """
+  auto, usable = machinery.auto_phases(work.run), work.slice_.chip.usable
+  left = {p.index: machinery.divisors(p, work.mesh) for p in auto}
+  while True:
+    taken, notes = {i: numbers[0] for i, numbers in left.items()}, readiness.Findings()
+    work = work._replace(run=work.run.in_microbatches(taken))
+    phases, again = compiling.phases(notes, work, described, kernels), False
+    for p in phases:
+      more = len(left.get(p.index, ())) > 1 and p.trained <= usable
+      if more and not p.program.fits:
+        fixed, again = p.parameters + p.optimizer + p.carry, True
+        numbers = left[p.index]
+        left[p.index] = machinery.larger(numbers, numbers[0], p.program.needed, fixed, usable)
+    if not again:
+      return work, phases, notes
 
 
 def _whole(request, config, slice_, phases, runs) -> estimate.Run | None:
