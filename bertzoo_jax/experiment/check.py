@@ -3,6 +3,7 @@
 import math
 import os
 import pathlib
+import re
 
 import jax
 
@@ -21,6 +22,7 @@ from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 
 _CGROUP = pathlib.Path('/sys/fs/cgroup/memory.max')  # the limit of a container
+_HOST = pathlib.Path('/proc/meminfo')
 
 
 def config(run: resolve.Run) -> resolve.Run:
@@ -209,5 +211,7 @@ def memory_of(devices) -> int | None:
   if devices[0].platform != 'cpu':
     return (devices[0].memory_stats() or {}).get('bytes_limit')
   total = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  if _HOST.exists():  # what other programs do not use
+    total = 1024 * int(re.search(r'MemAvailable:\s+(\d+)', _HOST.read_text())[1])
   limit = _CGROUP.read_text().strip() if _CGROUP.exists() else 'max'
   return min(total, int(limit) if limit.isdecimal() else total) // len(devices)

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import pathlib
 import re
 
 import jax
@@ -88,78 +87,61 @@ def policies(config) -> list[str]:
 
 
 def fitted(built: build.Built, config, kept: dict, show: bool = True) -> build.Built:
-  """The run with values in place of `auto` that the compiler decides: run.remat, which is unchanged
-  on other devices than TPUs, and run.accumulation of each remaining phase.
+  """The run with values of `auto` with which all remaining steps fit, as compiled: the first of the
+  `policies` on TPUs, and the fewest microbatches of each phase. The run takes these programs.
 
   config: the run's config, in which run.remat may be auto. kept: as in `resolved`. show: whether to
-  print lines. Raises UserError for a phase that does not fit with one row per microbatch.
-  """
-  if 'run.remat' in autos(config) and built.mesh.devices.flat[0].platform == 'tpu':
-    built = _with_remat(built, show)
-  phases, taken, limit = [], {}, None
-  for phase_run in built.phase_runs:
-    if phase_run.phase.config.run.accumulation == configuration.AUTO:
-      limit = limit or _limit(built.mesh)
-      phase_run, line = _in_microbatches(built.run, phase_run, limit, kept)
-      taken[phase_run.phase.index] = phase_run.phase.config.run.accumulation
-      if show:
-        print(line, flush=True)
-    phases.append(phase_run)
-  return build.Built(built.run.in_microbatches(taken), built.data, phases) if taken else built
-
-
-def _with_remat(built, show):
-  """The run with the first of its `policies` that fits a TPU, else the last one. Compiles the step
-  of the phase with the most tokens per microbatch (ties: the last). run.accumulation=auto counts as
-  one row per microbatch: it costs less time.
+  print lines. Raises UserError for a step that does not fit in any way.
   """
   mesh, first = built.mesh, built.phase_runs[0].phase.first_step
-  most = {p.index: divisors(p, mesh)[-1] for p in auto_phases(built.run)}
-  trial = built.run.in_microbatches(most) if most else built.run
-  tokens = lambda p: p.config.batch_size * p.config.length / p.config.run.accumulation
-  # a phase may add parameters, not drop them
-  remaining = trial.phases[-len(built.phase_runs) :]
-  largest = max(remaining, key=lambda p: (tokens(p), p.index)).index
-  *tried, last = policies(built.run.config)
+  auto = {p.index for p in built.run.phases if p.config.run.accumulation == configuration.AUTO}
+  remat = 'run.remat' in autos(config) and mesh.devices.flat[0].platform == 'tpu'
+  if not auto and not remat:
+    return built
+  limit, tried = _limit(mesh), policies(built.run.config) if remat else [None]
   for policy in tried:
-    candidate = build.phases(trial.changed({'run.remat': policy}), built.data, mesh, first)
-    if show:
-      line = f'run.remat=auto: compiling phase {largest} with {policy}, to see whether it fits …'
-      print(line, flush=True)
-    if peak(next(p for p in candidate.phase_runs if p.phase.index == largest)) < math.inf:
-      if not most:
-        return candidate
-      last = policy
+    if remat:
+      built = build.phases(built.run.changed({'run.remat': policy}), built.data, mesh, first)
+    with contextlib.suppress(() if policy == tried[-1] else errors.UserError):
+      ready = [
+        _fitting(p, built.run, limit, kept, show) if remat or p.phase.index in auto else p
+        for p in built.phase_runs
+      ]
       break
-  return build.phases(built.run.changed({'run.remat': last}), built.data, mesh, first)
+  taken = {p.phase.index: p.phase.config.run.accumulation for p in ready if p.phase.index in auto}
+  return build.Built(built.run.in_microbatches(taken), built.data, ready)
 
 
-def _in_microbatches(run, phase_run, limit, kept):
-  """(the phase with the fewest microbatches that fit, a line on them). The number of the attempt
-  before is tried first.
+def _fitting(phase_run, run, limit, kept, show):
+  """The phase with its run.accumulation; for auto that of the attempt before if it fits, else the
+  least that fits. Raises UserError if none does.
   """
-  index, tried, before = phase_run.phase.index, '', None
-  of = f' of {limit / 1e9:,.3g} GB' * (limit < math.inf)
+  index, given = phase_run.phase.index, phase_run.phase.config.run
+  auto, before, tried = given.accumulation == configuration.AUTO, None, ''
+  numbers = divisors(phase_run.phase, phase_run.mesh) if auto else [given.accumulation]
   with contextlib.suppress(KeyError, IndexError, TypeError):
     before = kept['phases'][index][1]['run.accumulation']
-  numbers = divisors(phase_run.phase, phase_run.mesh)
-  numbers = [before] * (before in numbers) + numbers
+  numbers = [before] * (auto and before in numbers) + numbers
+  of = f' of the {limit / 1e9:,.3g} GB' * (limit < math.inf)
   while numbers:
-    number = numbers[0]
+    number, fields = numbers[0], f'run.accumulation={numbers[0]} and run.remat={given.remat}'
+    if show:
+      print(f'phase {index}: compiling with {fields}, to see whether it fits …', flush=True)
     phase = run.in_microbatches({index: number}).phases[index]
     candidate = dataclasses.replace(phase_run, phase=phase)
     needed = peak(candidate)
     gb = f'{needed / 1e9:,.3g} GB' if needed < math.inf else 'too much'
-    if needed < math.inf and needed <= limit:
-      line = f'{number} in phase {index}' + ', as before' * (number == before)
-      return candidate, f'run.accumulation=auto: {line} ({gb}{of} per device{tried})'
+    if needed <= limit and needed < math.inf:
+      if show and auto:
+        chosen = f'{number} in phase {index}' + ', as before' * (number == before)
+        print(f'run.accumulation=auto: {chosen} ({gb}{of} per device{tried})', flush=True)
+      return candidate
     tried = f'; with {number} it needs {gb}'
-    numbers = larger(numbers, number, needed, check.per_device(candidate.inputs()), limit)
-  remat = 'run.remat=full, ' * (phase_run.phase.config.run.remat != 'full')
+    numbers = larger(numbers, needed, check.per_device(candidate.inputs()), limit)
+  more = 'run.accumulation=auto, ' * (not auto) + 'run.remat=full, ' * (given.remat != 'full')
   raise errors.UserError(
-    f'run.accumulation=auto: a step of phase {index} has no room on a device, even '
-    f'with one row per microbatch{tried}{of}: take {remat}more devices along fsdp in run.mesh, '
-    'a smaller encoder or a smaller config.length.'
+    f'The step of phase {index} has no room on a device: with {fields} it needs {gb}{of}. Take {more}'
+    'more devices along fsdp in run.mesh, a smaller encoder or a smaller config.length.'
   )
 
 
@@ -169,14 +151,12 @@ def divisors(phase, mesh) -> list[int]:
   return [n for n in range(1, rows + 1) if rows % n == 0]
 
 
-def larger(numbers, number: int, needed: float, fixed: int, limit: float) -> list[int]:
-  """The numbers of microbatches to try after one that did not fit, of `numbers`.
-
-  needed: bytes per device with that number, infinite if unknown. fixed: bytes of state and batch.
-  The others shrink with the rows of a microbatch at most. The largest number is always tried.
+def larger(numbers: list[int], needed: float, fixed: int, limit: float) -> list[int]:
+  """The numbers after the first, which needs too much, that may fit, and the last. At best all
+  bytes but the fixed ones (state and batch) shrink with the rows of a microbatch.
   """
-  enough = lambda n: needed == math.inf or fixed + (needed - fixed) * number / n <= limit
-  return [n for n in numbers if n > number and (enough(n) or n == numbers[-1])]
+  least = lambda n: 0 if needed == math.inf else fixed + (needed - fixed) * numbers[0] / n
+  return [n for n in numbers if n > numbers[0] and (least(n) <= limit or n == numbers[-1])]
 
 
 def peak(phase_run) -> float:
@@ -192,31 +172,12 @@ def peak(phase_run) -> float:
 
 
 def _limit(mesh) -> float:
-  """Bytes that a step may take per device, the same on all hosts. Infinite on a TPU, whose compiler
-  refuses what does not fit.
-  """
-  devices = mesh.local_devices
-  if devices[0].platform == 'tpu':
-    return math.inf
-  limit = check.memory_of(devices) or math.inf
-  if devices[0].platform == 'cpu':
-    limit = min(limit, _available() / jax.local_device_count())
+  """Bytes that a step may take per device, on all hosts; infinite on TPUs: the compiler decides."""
+  tpu = mesh.devices.flat[0].platform == 'tpu'
+  limit = math.inf if tpu else check.memory_of(mesh.local_devices) or math.inf
   if jax.process_count() > 1:
     limit = float(multihost_utils.process_allgather(np.float32(limit)).min())
   return _SHARE * limit
-
-
-def _available() -> float:
-  """Bytes of the host that other programs do not use; infinite if the system does not say."""
-  with contextlib.suppress(OSError, StopIteration):
-    lines = pathlib.Path('/proc/meminfo').read_text(encoding='utf-8').splitlines()
-    return 1024 * int(next(x for x in lines if x.startswith('MemAvailable')).split()[1])
-  return math.inf
-
-
-def auto_phases(run: resolve.Run) -> list[configuration.Phase]:
-  """The phases whose run.accumulation is auto."""
-  return [p for p in run.phases if p.config.run.accumulation == configuration.AUTO]
 
 
 def chosen_values(config) -> str:

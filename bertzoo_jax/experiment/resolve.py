@@ -32,12 +32,10 @@ class Run:
 
   def in_microbatches(self, numbers: dict[int, int]) -> 'Run':
     """The run with run.accumulation set in some phases, {index: number}, and the same networks."""
-    change = lambda i: {'run.accumulation': numbers[i]} if i in numbers else {}
-    planned = [(n, {**more, **change(i)}) for i, (n, more) in enumerate(self.config.phases)]
-    phases = [
-      dataclasses.replace(p, config=_changed(p.config, change(p.index))) for p in self.phases
-    ]
-    out = Run(_changed(self.config, {'phases': tuple(planned)}), tuple(phases))
+    own = lambda i: {'run.accumulation': numbers[i]} if i in numbers else {}
+    plan = tuple((n, {**more, **own(i)}) for i, (n, more) in enumerate(self.config.phases))
+    config = _changed(self.config, {'phases': plan})
+    out = Run(config, configuration.phases(config))
     out.built.update(self.built)
     return out
 
@@ -47,7 +45,7 @@ def run(config) -> Run:
   return Run(config, ranges.check(config, choices=False))
 
 
-def _changed(config, values: dict):
+def _changed(config, values):
   """A copy of the config, locked, with other values."""
   copy = config.copy_and_resolve_references().unlock()
   with copy.ignore_type():  # a number in place of 'auto'

@@ -89,8 +89,8 @@ class Run:
   ] = 1
   steps_per_call: Annotated[
     fields.COUNT,
-    'most steps that the host hands to the devices at once, between steps that are logged, '
-    'evaluated or saved: more keep a fast card busy with a small network.',
+    'most steps that the host starts at once, between those that are logged, evaluated or kept; '
+    'some keep a fast card busy with a small network.',
   ] = 1
   unroll: Annotated[
     fields.COUNT_OR_0_OR_AUTO,

@@ -251,23 +251,21 @@ def _compiled(findings, request, work, described):
 
 
 def _in_microbatches(work, described, kernels):
-  """(Work, compiled phases, Findings) with the fewest microbatches that fit, where run.accumulation
-  is auto.
-  """
-  auto, usable = machinery.auto_phases(work.run), work.slice_.chip.usable
+  """(Work, phases, Findings) with the fewest microbatches that fit where run.accumulation=auto."""
+  usable = work.slice_.chip.usable
+  auto = [p for p in work.run.phases if p.config.run.accumulation == configuration.AUTO]
   left = {p.index: machinery.divisors(p, work.mesh) for p in auto}
   while True:
-    taken, notes = {i: numbers[0] for i, numbers in left.items()}, readiness.Findings()
-    work = work._replace(run=work.run.in_microbatches(taken))
-    phases, again = compiling.phases(notes, work, described, kernels), False
-    for p in phases:
-      more = len(left.get(p.index, ())) > 1 and p.trained <= usable
-      if more and not p.program.fits:
-        fixed, again = p.parameters + p.optimizer + p.carry, True
-        numbers = left[p.index]
-        left[p.index] = machinery.larger(numbers, numbers[0], p.program.needed, fixed, usable)
-    if not again:
+    run, notes = work.run.in_microbatches({i: left[i][0] for i in left}), readiness.Findings()
+    work = work._replace(run=run)
+    phases = compiling.phases(notes, work, described, kernels)
+    tight = [p for p in phases if not p.program.fits and p.trained <= usable]
+    tight = [p for p in tight if len(left.get(p.index, ())) > 1]
+    if not tight:
       return work, phases, notes
+    for p in tight:
+      fixed = p.parameters + p.optimizer + p.carry
+      left[p.index] = machinery.larger(left[p.index], p.program.needed, fixed, usable)
 
 
 def _whole(request, config, slice_, phases, runs) -> estimate.Run | None:

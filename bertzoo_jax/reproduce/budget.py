@@ -80,13 +80,12 @@ def _timed(job, corpus, folder) -> tuple[float, float]:
   """(seconds per unit of `work`, tokens per second) of a step of the first phase, of few rows."""
   one = job.experiment.copy_and_resolve_references().unlock()
   rows = min(plan.rows_of(one), _ROWS)
+  one.run.accumulation = _microbatches(one.run.accumulation, plan.rows_of(one), rows)
   _, overrides = one.phases[0]
   overrides = {k: v for k, v in overrides.items() if k not in ('batch_size', 'batch_tokens')}
   one.phases, one.batch_size, one.batch_tokens = ((_STEPS, overrides),), rows, 0
   one.schedule.warmup = 0
   one.run.log_every = 1
-  if one.run.accumulation != configuration.AUTO:
-    one.run.accumulation = 1
   try:
     with plan.naming(one, job.name):
       pretrain.pretrain(one.lock(), str(folder), corpus=corpus)

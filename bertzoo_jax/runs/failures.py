@@ -52,10 +52,9 @@ def enough_memory(machinery, by_phase=False):
   except jax.errors.JaxRuntimeError as e:
     if not out_of_memory(e):
       raise
-    more = ' above the number that auto took'
-    if machinery.accumulation != configuration.AUTO:
-      own = ' (twice its own in a phase of config.phases that sets it)'
-      more = f'={2 * machinery.accumulation}{own * by_phase} or auto'
+    own = ' (twice its own in a phase of config.phases that sets it)' * by_phase
+    auto = machinery.accumulation == configuration.AUTO
+    more = ' above that of auto' if auto else f'={2 * machinery.accumulation}{own} or auto'
     raise errors.Stopped(
       f'A device has not enough memory ({errors.words(e, 200)}). The checkpoints are '
       f'kept. Try run.accumulation{more}'

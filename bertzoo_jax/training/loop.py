@@ -103,7 +103,14 @@ class Loop:
     if step >= phase_run.end_step or self._out_of_patience(step, phase_run):
       return state
     evaluate, meter = phase_runs.evaluation(phase_run), cost.Meter(phase_run)
-    most, together, batches = self._steps_per_call(step, phase_run), 1, []
+    run, first, end = self.machinery, phase_run.phase.first_step, phase_run.end_step
+    # A call of several steps ends where something is due. The first step is single.
+    together, batches = 1, []
+    periods = [n for n in (run.log_every, run.eval_every, run.keep_every) if n]
+    most = min(run.steps_per_call, *periods, max(1, end - step - 1))
+    due = lambda: min(
+      end, *(n * (step // n + 1) for n in periods), *(n for n in self.keep_at if n > step)
+    )
     # On CPU devices that share few cores, collectives of several steps in flight can deadlock.
     depth = 0 if jax.default_backend() == 'cpu' and jax.device_count() > 1 else 2
     running = collections.deque()
@@ -113,9 +120,7 @@ class Loop:
     )
     self.watchdog.begin()
     self.watchdog.doing('the batch of step', step)
-    for batch in phase_run.data.train.iterate(
-      step - phase_run.phase.first_step, phase_run.end_step - phase_run.phase.first_step
-    ):
+    for batch in phase_run.data.train.iterate(step - first, end - first):
       if self.preemption.name and jax.process_count() == 1:
         break
       data.check_ids(batch, self.vocab_size, f'batch of step {step + len(batches)}')
@@ -137,10 +142,8 @@ class Loop:
         meter.waited(done)
         self.progress.finished(done, loss)
       self.progress.step(step)
-      evaluates = step == self.total_steps or bool(
-        self.machinery.eval_every and step % self.machinery.eval_every == 0
-      )
-      if evaluates or step in (1, phase_run.end_step) or step % self.machinery.log_every == 0:
+      evaluates = step == self.total_steps or bool(run.eval_every and step % run.eval_every == 0)
+      if evaluates or step in (1, end) or step % run.log_every == 0:
         self._log(step, values, meter, batch)
       if self._after(step, state, phase_run, evaluate if evaluates else None):
         running.clear()
@@ -150,24 +153,9 @@ class Loop:
       if self.preemption.reached() or (evaluates and self._out_of_patience(step, phase_run)):
         break
       self.watchdog.doing('the batch of step', step)
-      together = most if step + most <= self._next_due(step, phase_run) else 1
-      batches = []
+      together, batches = most if step + most <= due() else 1, []
     self._write_row()
     return state
-
-  def _steps_per_call(self, step, phase_run) -> int:
-    """The steps of a call in which nothing is due, in a phase that goes on after `step` and the
-    single step after it.
-    """
-    run = self.machinery
-    periods = run.log_every, run.eval_every, run.keep_every, max(1, phase_run.end_step - step - 1)
-    return min(n for n in (run.steps_per_call, *periods) if n)
-
-  def _next_due(self, step, phase_run) -> int:
-    """The first step after `step` that is logged, evaluated or saved, or ends the phase."""
-    run = self.machinery
-    due = [n * (step // n + 1) for n in (run.log_every, run.eval_every, run.keep_every) if n]
-    return min(phase_run.end_step, *due, *(n for n in self.keep_at if n > step))
 
   def _after(self, step, state, phase_run, evaluate) -> bool:
     """Evaluates and saves after a step, if due. Returns whether it did either of them.

@@ -1,5 +1,6 @@
 """The values of `auto` in config.run, and that a workdir keeps them."""
 
+import dataclasses
 import json
 import math
 import types
@@ -96,30 +97,47 @@ def test_auto_is_the_plain_loop_where_no_device_decides():
   assert build.encoder(asked.config(run__unroll=0, encoder__num_layers=3), 300).unroll == 3
 
 
+@dataclasses.dataclass
+class Described:
+  phase: object
+  mesh: object
+  inputs = staticmethod(tuple)
+
+
 @pytest.mark.parametrize('enough', stack.REMAT)
-def test_remat_is_the_first_with_which_the_largest_phase_compiles(monkeypatch, capsys, enough):
+def test_remat_is_the_first_with_which_all_phases_that_are_left_compile(
+  monkeypatch, capsys, enough
+):
   config = asked.config(phases=((9, {}), (9, {'batch_size': 64, 'run.accumulation': 2}), (9, {})))
   auto = config.copy_and_resolve_references().unlock()
   auto.run.remat = 'auto'
   seen, mesh = [], types.SimpleNamespace(devices=np.array([types.SimpleNamespace(platform='tpu')]))
 
   def phases(run, data, mesh, start):
-    made = [types.SimpleNamespace(phase=p, mesh=mesh) for p in run.phases if p.end_step > start]
+    made = [Described(p, mesh) for p in run.phases if p.end_step > start]
     return build.Built(run, data, made)
 
-  def peak(phase_run):
-    seen.append((phase_run.phase.index, policy := phase_run.phase.config.run.remat))
-    return 1.0 if policy == enough else math.inf
+  def peak(phase_run):  # the second phase needs most
+    seen.append((index := phase_run.phase.index, policy := phase_run.phase.config.run.remat))
+    return 1.0 if policy == enough or index == 0 else math.inf
 
   monkeypatch.setattr(build, 'phases', phases)
   monkeypatch.setattr(machinery, 'peak', peak)
   whole = resolve.run(config)
   fitted = lambda start: machinery.fitted(phases(whole, None, mesh, start), auto, {})
   made = fitted(0)
-  policies = list(stack.REMAT)[: min(3, list(stack.REMAT).index(enough) + 1)]
+  policies = list(stack.REMAT)[: list(stack.REMAT).index(enough) + 1]
   assert made.run.config.run.remat == enough
+  assert [p.config.run.accumulation for p in made.run.phases] == [1, 2, 1], 'as they were'
   assert len(capsys.readouterr().out.splitlines()) == len(seen)
-  assert seen == [(1, policy) for policy in policies], 'the last one is not asked for'
+  assert seen == [(index, policy) for policy in policies for index in (0, 1)] + [(2, enough)]
+  enough = 'none at all'
+  with pytest.raises(
+    errors.UserError, match='no room .*=2 and run.remat=full it needs too much'
+  ) as e:
+    fitted(0)
+  assert 'Take run.accumulation=auto, more devices' in str(e.value)
+  enough = policies[-1]
   seen.clear()
   assert len(fitted(18).phase_runs) == 1 and {index for index, _ in seen} == {2}, 'what is left'
   assert machinery.fitted(made, whole.config, {}) is made, 'a policy was asked for'
@@ -167,7 +185,8 @@ def test_auto_is_the_fewest_microbatches_of_each_phase_that_fit_and_a_resume_kee
       p.config.run.accumulation for p in configuration.phases(made.run.config)
     ]
     assert made.run.config.run.accumulation == 'auto'
-    return numbers(made), {'phases': made.run.config.phases}, capsys.readouterr().out
+    said = [x for x in capsys.readouterr().out.splitlines(True) if 'compiling with' not in x]
+    return numbers(made), {'phases': made.run.config.phases}, ''.join(said)
 
   monkeypatch.setattr(machinery, 'peak', peak)
   monkeypatch.setattr(check, 'per_device', lambda tree: 1_000_000)
@@ -175,9 +194,9 @@ def test_auto_is_the_fewest_microbatches_of_each_phase_that_fit_and_a_resume_kee
   found, kept, said = fitted(3.1e6, run)
   assert found == [4, 4, 16] and seen == [1, 4, 1, 16], 'those between need too much in any case'
   assert said == (
-    'run.accumulation=auto: 4 in phase 0 (0.003 GB of 0.0031 GB per device; with 1 it needs '
+    'run.accumulation=auto: 4 in phase 0 (0.003 GB of the 0.0031 GB per device; with 1 it needs '
     '0.009 GB)\n'
-    'run.accumulation=auto: 16 in phase 2 (0.003 GB of 0.0031 GB per device; with 1 it needs '
+    'run.accumulation=auto: 16 in phase 2 (0.003 GB of the 0.0031 GB per device; with 1 it needs '
     '0.033 GB)\n'
   )
   found, _, said = fitted(1e9, run, kept)
@@ -185,7 +204,9 @@ def test_auto_is_the_fewest_microbatches_of_each_phase_that_fit_and_a_resume_kee
   found, _, said = fitted(2.1e6, run, kept)
   assert found == [8, 4, 32] and seen == [4, 8, 16, 32] and '; with 16 it needs 0.003' in said
   assert fitted(3.1e6, built(over=4), kept)[0] == [1, 4, 4], 'a phase of two rows per device'
-  with pytest.raises(errors.UserError, match='no room on a device.* one row per microbatch') as e:
+  with pytest.raises(
+    errors.UserError, match='no room .* with run.accumulation=8 .* needs 0.002'
+  ) as e:
     fitted(1.9e6, run)
   assert 'run.mesh' in str(e.value) and e.value.code == 2
 
@@ -210,14 +231,17 @@ def test_the_step_that_was_measured_is_the_step_that_runs(monkeypatch):
 
 
 @pytest.mark.parametrize('platform, hosts', [('cpu', 1), ('gpu', 2), ('tpu', 1)])
-def test_the_limit_is_that_of_the_device_with_the_least_memory(monkeypatch, platform, hosts):
+def test_the_limit_is_that_of_the_device_with_the_least_memory(
+  monkeypatch, tmp_path, platform, hosts
+):
   device = types.SimpleNamespace(platform=platform, memory_stats=lambda: {'bytes_limit': 8e9})
-  mesh = types.SimpleNamespace(local_devices=[device])
-  monkeypatch.setattr(machinery, '_available', lambda: 16e6)
+  mesh = types.SimpleNamespace(local_devices=[device, device], devices=np.array([device]))
+  (tmp_path / 'meminfo').write_text('MemTotal:  9000 kB\nMemAvailable:  2000 kB\n')
+  monkeypatch.setattr(check, '_HOST', tmp_path / 'meminfo')
   monkeypatch.setattr(machinery.jax, 'process_count', lambda: hosts)
   gather = types.SimpleNamespace(process_allgather=lambda x: np.array([x, 6e9]))
   monkeypatch.setattr(machinery, 'multihost_utils', gather)
-  expected = {'cpu': 16e6 / jax.local_device_count(), 'gpu': 6e9, 'tpu': math.inf}[platform]
+  expected = {'cpu': 1024 * 2000 / 2, 'gpu': 6e9, 'tpu': math.inf}[platform]
   assert machinery._limit(mesh) == pytest.approx(machinery._SHARE * expected)
 
 

@@ -38,7 +38,7 @@ def test_a_device_without_room_ends_a_run_with_remedies_and_exit_code_3():
   refused(words, limited, by_phase=True, kind=errors.Stopped)
   refused('run.accumulation=2 or auto, then more devices', limited, whole, kind=errors.Stopped)
   auto = types.SimpleNamespace(accumulation='auto', remat='full')
-  words = 'Try run.accumulation above the number that auto took, then more devices'
+  words = 'Try run.accumulation above that of auto, then more devices'
   refused(words, limited, auto, by_phase=True, kind=errors.Stopped)
   refused('UNAV', limited, RUN, 'UNAVAILABLE: gone', kind=jax.errors.JaxRuntimeError)
 
