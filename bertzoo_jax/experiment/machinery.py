@@ -140,8 +140,8 @@ def _fitting(phase_run, run, limit, kept, show):
     numbers = larger(numbers, needed, check.per_device(candidate.inputs()), limit)
   more = 'run.accumulation=auto, ' * (not auto) + 'run.remat=full, ' * (given.remat != 'full')
   raise errors.UserError(
-    f'The step of phase {index} has no room on a device: with {fields} it needs {gb}{of}. Take {more}'
-    'more devices along fsdp in run.mesh, a smaller encoder or a smaller config.length.'
+    f'The step of phase {index} has no room on a device: with {fields} it needs {gb}{of}. Take '
+    f'{more}more devices along fsdp in run.mesh, a smaller encoder or a smaller config.length.'
   )
 
 
