@@ -91,7 +91,7 @@ def main():
         some = known[:together]
         for batch in some:
           data.check_ids(batch, vocab_size, 'a batch')
-        state, values = phase_run.compiled(together)(state, loop._on_devices(some, phase_run))
+        state, values = phase_run.compiled(together)(state, loop.on_devices(some, phase_run))
         running.append(values['loss'])
         begins = time.perf_counter()
         while len(running) > 2:

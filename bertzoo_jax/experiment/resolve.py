@@ -32,8 +32,8 @@ class Run:
 
   def in_microbatches(self, numbers: dict[int, int]) -> 'Run':
     """The run with run.accumulation set in some phases, {index: number}, and the same networks."""
-    own = lambda i: {'run.accumulation': numbers[i]} if i in numbers else {}
-    plan = tuple((n, {**more, **own(i)}) for i, (n, more) in enumerate(self.config.phases))
+    change = lambda i: {'run.accumulation': numbers[i]} if i in numbers else {}
+    plan = tuple((n, {**more, **change(i)}) for i, (n, more) in enumerate(self.config.phases))
     config = _changed(self.config, {'phases': plan})
     out = Run(config, configuration.phases(config))
     out.built.update(self.built)

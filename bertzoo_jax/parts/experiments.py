@@ -84,8 +84,7 @@ class Run:
     '| bfloat16 | float32.',
   ] = 'auto'
   accumulation: Annotated[
-    fields.COUNT_OR_AUTO,
-    'microbatches per step; auto: the fewest that fit the memory of the devices.',
+    fields.COUNT_OR_AUTO, 'microbatches per step; auto: the fewest that fit the devices.'
   ] = 1
   steps_per_call: Annotated[
     fields.COUNT,

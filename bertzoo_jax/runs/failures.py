@@ -52,9 +52,9 @@ def enough_memory(machinery, by_phase=False):
   except jax.errors.JaxRuntimeError as e:
     if not out_of_memory(e):
       raise
-    own = ' (twice its own in a phase of config.phases that sets it)' * by_phase
+    twice = ' (twice its own in a phase of config.phases that sets it)' * by_phase
     auto = machinery.accumulation == configuration.AUTO
-    more = ' above that of auto' if auto else f'={2 * machinery.accumulation}{own} or auto'
+    more = ' above that of auto' if auto else f'={2 * machinery.accumulation}{twice} or auto'
     raise errors.Stopped(
       f'A device has not enough memory ({errors.words(e, 200)}). The checkpoints are '
       f'kept. Try run.accumulation{more}'

@@ -130,7 +130,7 @@ class Loop:
       self.watchdog.doing('step' if together == 1 else 'the call of several steps after', step)
       if not meter.started:
         phase_run.compiled(most)
-      state, values = phase_run.compiled(together)(state, _on_devices(batches, phase_run))
+      state, values = phase_run.compiled(together)(state, on_devices(batches, phase_run))
       step += together
       self._health.add(step, values)
       # The host runs at most `depth` calls ahead, since every dispatched batch takes memory. It
@@ -285,7 +285,7 @@ class Loop:
         self.progress.say(f'loss.png could not be drawn: {errors.named(e)}')
 
 
-def _on_devices(batches, phase_run):
+def on_devices(batches, phase_run):
   """The batch of a step; of several steps stacked, in a leading axis."""
   several = len(batches) > 1
   stacked = {k: np.stack([b[k] for b in batches]) for k in batches[0]} if several else batches[0]
