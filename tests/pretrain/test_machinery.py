@@ -216,8 +216,9 @@ def test_the_step_that_was_measured_is_the_step_that_runs(monkeypatch):
   run = built(phases=((9, {}),))
   made = machinery.fitted(run, run.run.config, {})
   [phase_run] = made.phase_runs
-  sizes = phase_run.programs[1].memory_analysis()
-  assert phase_run.compiled() is phase_run.programs[1] and numbers(made) == [1]
+  program = phase_run.programs[1]
+  sizes = program.memory_analysis()
+  assert phase_run.compiled() is program and numbers(made) == [1]
   state = check.per_device(phase_run.target[0])
   assert (
     state
@@ -261,10 +262,12 @@ def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(
 
   assert run(**{'run.unroll': 2, 'run.remat': 'full'}) == ('xla', 2, 'full'), 'explicit values win'
   assert run() == ('xla', 2, 'full'), 'and are kept'
-  monkeypatch.setattr(machinery, '_limit', lambda mesh: 1e12)
-  assert run(**{'run.accumulation': 'auto'}) == ('xla', 2, 'full')
-  phases = json.loads((tmp_path / 'config.json').read_text())['phases']
-  assert [more['run.accumulation'] for _, more in phases] == [1, 2]
+  monkeypatch.setattr(machinery, 'peak', lambda p: 8e9 / p.phase.config.run.accumulation)
+  for limit in (2e9, 1e12):
+    monkeypatch.setattr(machinery, '_limit', lambda mesh, limit=limit: limit)
+    assert run(**{'run.accumulation': 'auto'}) == ('xla', 2, 'full')
+    phases = json.loads((tmp_path / 'config.json').read_text())['phases']
+    assert [more['run.accumulation'] for _, more in phases] == [4, 2], 'a phase has its own'
   attempts = tmp_path / 'attempts.jsonl'
   attempts.write_text(attempts.read_text().replace('cpu"', 'TPU v4"'))
   assert run() == ('xla', 1, 'none'), 'on other devices'
