@@ -147,6 +147,10 @@ def _timings(device, tiny):
     command = ('bench/gpu_attention.py', *sizes, f'--device={device}', '--lock={work}/lock')
     command += (f'--json={{out}}/layer_{length}.json',)
     yield Step(f'layer_{length}', 40, command, alone=True)
+  sizes = ('--steps=16', '--turns=1') if tiny else ()
+  command = ('bench/steps_per_call.py', *sizes, f'--device={device}', '--lock={work}/lock')
+  name = 'steps_per_call'
+  yield Step(name, 150, (*command, f'--json={{out}}/{name}.json'), alone=True)
 
 
 # --- run ---

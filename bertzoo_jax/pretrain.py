@@ -91,7 +91,7 @@ def pretrain(
       begins = start.find(run, data, held.workdir, first, mesh.devices.flat[0])
       chosen = machinery.resolved(run, data.vocab_size, mesh, begins.machinery)
       built = check.built(build.phases(chosen, data, mesh, begins.step))
-      built = machinery.fitted(built, config, show=train.first_process())
+      built = machinery.fitted(built, config, begins.machinery, show=train.first_process())
       state, lines = start.state(begins, built)
       result = train.train(built, begins, state, held, notice, lines)
   if train.first_process():

@@ -11,7 +11,7 @@ import ml_collections
 
 from bertzoo_jax.common import errors
 
-# tokenizer.vocab_size of a config that takes the size of the corpus's vocabulary
+# The value of a field that the corpus or the devices decide: tokenizer.vocab_size, fields of `run`.
 AUTO = 'auto'
 
 # The fields that a phase may set (shapes of parameters never change inside a run).
@@ -125,11 +125,12 @@ def _override(config, key: str, value, index: int) -> None:
       value = float(value)
     elif isinstance(old, tuple):
       value = _plain(value)
-    if type(value) is not type(old):
+    if type(value) is not type(old) and not (key == _PHASE_MACHINERY and AUTO in (value, old)):
       raise errors.UserError(
         f'config.phases[{index}] sets {key} to {value!r}: it is a {type(old).__name__}.'
       )
-    config.update_from_flattened_dict({key: value})
+    with config.ignore_type():  # a number in place of 'auto'
+      config.update_from_flattened_dict({key: value})
   # a whole section, from bertzoo_jax.parts
   elif key == section and isinstance(value, (dict, ml_collections.ConfigDict)):
     config[key] = ml_collections.ConfigDict(value)

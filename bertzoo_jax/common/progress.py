@@ -8,6 +8,8 @@ import math
 import sys
 import time
 
+import numpy as np
+
 from bertzoo_jax.common import screen
 
 _EVERY = 5.0  # seconds between plain lines about bytes
@@ -56,13 +58,14 @@ class Progress:
   def finished(self, step: int, loss) -> None:
     """Records that a step has been computed. The estimate of the time left starts after the first.
 
-    loss: loss of the step, for a plain line if none was printed for half a minute.
+    loss: loss of the step, or those of its call, for a plain line if none was printed for half a
+    minute.
     """
     now, self._finished = time.monotonic(), step
     self._began = self._began or (now, step)
     silent = now - self._printed >= _SILENCE and step > 1  # the row of step 1 comes at once
     if self._show and not self._bar and silent:
-      self._line(step, f'loss {_number(float(loss))}')
+      self._line(step, f'loss {_number(float(np.ravel(loss)[-1]))}')
 
   def step(self, step: int) -> None:
     """Moves the bar to a step that was dispatched."""

@@ -3,6 +3,7 @@
 import math
 import os
 import pathlib
+import re
 
 import jax
 
@@ -21,6 +22,7 @@ from bertzoo_jax.training import schedules
 from bertzoo_jax.training import sharding
 
 _CGROUP = pathlib.Path('/sys/fs/cgroup/memory.max')  # the limit of a container
+_HOST = pathlib.Path('/proc/meminfo')
 
 
 def config(run: resolve.Run) -> resolve.Run:
@@ -68,6 +70,7 @@ def batches(phases, mesh, hosts: int) -> None:
   for phase in phases:
     where = f'in phase {phase.index}, ' if len(phases) > 1 else ''
     rows, accumulation = phase.config.batch_size, phase.config.run.accumulation
+    accumulation = 1 if accumulation == configuration.AUTO else accumulation
     sharding.check_batch(rows, accumulation, mesh, hosts, where)
 
 
@@ -144,7 +147,7 @@ def rows(config, features, network, objective):
 def memory(phase_run) -> None:
   """Raises UserError if the state of a phase takes more memory than a device here has."""
   target, _ = phase_run.target
-  needed, total = per_device(target), _memory_of(phase_run.mesh.local_devices)
+  needed, total = per_device(target), memory_of(phase_run.mesh.local_devices)
   if total is not None and needed > total:
     parameters = cost.parameters(phase_runs.param_shapes(target))
     raise errors.UserError(
@@ -203,10 +206,12 @@ def _has_memory(objective) -> bool:
   return bool(jax.tree.leaves(jax.eval_shape(lambda: objective.carry(1))))
 
 
-def _memory_of(devices) -> int | None:
+def memory_of(devices) -> int | None:
   """Bytes of memory per device; None if unknown. CPU devices share the memory of the host."""
   if devices[0].platform != 'cpu':
     return (devices[0].memory_stats() or {}).get('bytes_limit')
   total = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
+  if _HOST.exists():  # what other programs do not use
+    total = 1024 * int(re.search(r'MemAvailable:\s+(\d+)', _HOST.read_text())[1])
   limit = _CGROUP.read_text().strip() if _CGROUP.exists() else 'max'
   return min(total, int(limit) if limit.isdecimal() else total) // len(devices)

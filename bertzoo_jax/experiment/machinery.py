@@ -1,17 +1,24 @@
 """The values of `auto` in config.run on the devices of a run."""
 
+import contextlib
+import dataclasses
+import math
 import re
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from bertzoo_jax import kernels
 from bertzoo_jax.common import config as configuration
+from bertzoo_jax.common import errors
 from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check
 from bertzoo_jax.experiment import resolve
 from bertzoo_jax.model import stack
 from bertzoo_jax.parts import ranges
 from bertzoo_jax.runs import failures
-from bertzoo_jax.training import phase_run as phase_runs
+from bertzoo_jax.training import sharding
 
 FIELDS = ('kernels', *build.USUAL)
 # {beginning of a device's name: number of steps from which unrolled layers save more time than they
@@ -23,6 +30,8 @@ _UNROLLED = {
   'cpu': 250,
 }
 _LAYERS = 24
+# Share of the memory that a step may take: what lies between two arrays is lost.
+_SHARE = 0.95
 # Flags of processors with bfloat16 products. Without these, the gradient of a feed-forward took 1.3
 # to 1.4 times as long as in float32 (AVX2, widths 768 and 256).
 _BFLOAT16 = re.compile(r'\b(avx512_bf16|amx_bf16|bf16)\b')
@@ -77,40 +86,98 @@ def policies(config) -> list[str]:
   return known[known.index(config.run.remat) :]
 
 
-def fitted(built: build.Built, config, show: bool = True) -> build.Built:
-  """The run with the first of its `policies` that fits a TPU, else the last one. Compiles the step
-  of the phase with the most tokens per microbatch (ties: the last). Unchanged on other devices, and
-  if the config names a policy.
+def fitted(built: build.Built, config, kept: dict, show: bool = True) -> build.Built:
+  """The run with values of `auto` with which all remaining steps fit, as compiled: the first of the
+  `policies` on TPUs, and the fewest microbatches of each phase. The run takes these programs.
 
-  config: the run's config, in which run.remat may be auto. show: whether to print a line per try.
+  config: the run's config, in which run.remat may be auto. kept: as in `resolved`. show: whether to
+  print lines. Raises UserError for a step that does not fit in any way.
   """
-  mesh, auto = built.mesh, 'run.remat' in autos(config)
-  if not auto or mesh.devices.flat[0].platform != 'tpu':
+  mesh, first = built.mesh, built.phase_runs[0].phase.first_step
+  auto = {p.index for p in built.run.phases if p.config.run.accumulation == configuration.AUTO}
+  remat = 'run.remat' in autos(config) and mesh.devices.flat[0].platform == 'tpu'
+  if not auto and not remat:
     return built
-  tokens = lambda p: p.config.batch_size * p.config.length / p.config.run.accumulation
-  # a phase may add parameters, not drop them
-  largest = max((p.phase for p in built.phase_runs), key=lambda p: (tokens(p), p.index)).index
-  first = built.phase_runs[0].phase.first_step
-  *tried, last = policies(built.run.config)
+  limit, tried = _limit(mesh), policies(built.run.config) if remat else [None]
   for policy in tried:
-    candidate = build.phases(built.run.changed({'run.remat': policy}), built.data, mesh, first)
+    if remat:
+      built = build.phases(built.run.changed({'run.remat': policy}), built.data, mesh, first)
+    with contextlib.suppress(() if policy == tried[-1] else errors.UserError):
+      ready = [
+        _fitting(p, built.run, limit, kept, show) if remat or p.phase.index in auto else p
+        for p in built.phase_runs
+      ]
+      break
+  taken = {p.phase.index: p.phase.config.run.accumulation for p in ready if p.phase.index in auto}
+  return build.Built(built.run.in_microbatches(taken), built.data, ready)
+
+
+def _fitting(phase_run, run, limit, kept, show):
+  """The phase with its run.accumulation; for auto that of the attempt before if it fits, else the
+  least that fits. Raises UserError if none does.
+  """
+  index, given = phase_run.phase.index, phase_run.phase.config.run
+  auto, before, tried = given.accumulation == configuration.AUTO, None, ''
+  numbers = divisors(phase_run.phase, phase_run.mesh) if auto else [given.accumulation]
+  with contextlib.suppress(KeyError, IndexError, TypeError):
+    before = kept['phases'][index][1]['run.accumulation']
+  numbers = [before] * (auto and before in numbers) + numbers
+  of = f' of the {limit / 1e9:,.3g} GB' * (limit < math.inf)
+  while numbers:
+    number, fields = numbers[0], f'run.accumulation={numbers[0]} and run.remat={given.remat}'
     if show:
-      line = f'run.remat=auto: compiling phase {largest} with {policy}, to see whether it fits …'
-      print(line, flush=True)
-    if fits(next(p for p in candidate.phase_runs if p.phase.index == largest)):
+      print(f'phase {index}: compiling with {fields}, to see whether it fits …', flush=True)
+    phase = run.in_microbatches({index: number}).phases[index]
+    candidate = dataclasses.replace(phase_run, phase=phase)
+    needed = peak(candidate)
+    gb = f'{needed / 1e9:,.3g} GB' if needed < math.inf else 'too much'
+    if needed <= limit and needed < math.inf:
+      if show and auto:
+        chosen = f'{number} in phase {index}' + ', as before' * (number == before)
+        print(f'run.accumulation=auto: {chosen} ({gb}{of} per device{tried})', flush=True)
       return candidate
-  return build.phases(built.run.changed({'run.remat': last}), built.data, mesh, first)
+    tried = f'; with {number} it needs {gb}'
+    numbers = larger(numbers, needed, check.per_device(candidate.inputs()), limit)
+  more = 'run.accumulation=auto, ' * (not auto) + 'run.remat=full, ' * (given.remat != 'full')
+  raise errors.UserError(
+    f'The step of phase {index} has no room on a device: with {fields} it needs {gb}{of}. Take '
+    f'{more}more devices along fsdp in run.mesh, a smaller encoder or a smaller config.length.'
+  )
 
 
-def fits(phase_run) -> bool:
-  """Whether a phase's step, as compiled, fits into the memory of the devices."""
+def divisors(phase, mesh) -> list[int]:
+  """The numbers of equal microbatches that a phase may have."""
+  rows = phase.config.batch_size // sharding.rows_over(mesh)
+  return [n for n in range(1, rows + 1) if rows % n == 0]
+
+
+def larger(numbers: list[int], needed: float, fixed: int, limit: float) -> list[int]:
+  """The numbers after the first, which needs too much, that may fit, and the last. At best all
+  bytes but the fixed ones (state and batch) shrink with the rows of a microbatch.
+  """
+  least = lambda n: 0 if needed == math.inf else fixed + (needed - fixed) * numbers[0] / n
+  return [n for n in numbers if n > numbers[0] and (least(n) <= limit or n == numbers[-1])]
+
+
+def peak(phase_run) -> float:
+  """Bytes per device of a phase's step, as compiled; infinite if the compiler finds no room."""
   try:
-    phase_runs.train_step(phase_run).lower(*phase_run.inputs).compile()
+    sizes = phase_run.compiled().memory_analysis()
   except jax.errors.JaxRuntimeError as e:
     if failures.out_of_memory(e):
-      return False
+      return math.inf
     raise
-  return True
+  arrays = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
+  return arrays + sizes.temp_size_in_bytes
+
+
+def _limit(mesh) -> float:
+  """Bytes that a step may take per device, on all hosts; infinite on TPUs: the compiler decides."""
+  tpu = mesh.devices.flat[0].platform == 'tpu'
+  limit = math.inf if tpu else check.memory_of(mesh.local_devices) or math.inf
+  if jax.process_count() > 1:
+    limit = float(multihost_utils.process_allgather(np.float32(limit)).min())
+  return _SHARE * limit
 
 
 def chosen_values(config) -> str:

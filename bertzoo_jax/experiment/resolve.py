@@ -30,6 +30,15 @@ class Run:
     phases = [dataclasses.replace(p, config=_changed(p.config, values)) for p in self.phases]
     return Run(_changed(self.config, values), tuple(phases))
 
+  def in_microbatches(self, numbers: dict[int, int]) -> 'Run':
+    """The run with run.accumulation set in some phases, {index: number}, and the same networks."""
+    change = lambda i: {'run.accumulation': numbers[i]} if i in numbers else {}
+    plan = tuple((n, {**more, **change(i)}) for i, (n, more) in enumerate(self.config.phases))
+    config = _changed(self.config, {'phases': plan})
+    out = Run(config, configuration.phases(config))
+    out.built.update(self.built)
+    return out
+
 
 def run(config) -> Run:
   """The Run of a config. Raises UserError for a wrong number or phase; check.py checks the rest."""

@@ -163,7 +163,7 @@ def _trained(job, run, task, weights, notice, devices, show) -> dict:
     begins = start.find(run, data, held.workdir, first, mesh.devices.flat[0])
     chosen = machinery.resolved(run, data.vocab_size, mesh, begins.machinery)
     built = check.built(build.phases(chosen, data, mesh, begins.step))
-    built = machinery.fitted(built, run.config, show)
+    built = machinery.fitted(built, run.config, begins.machinery, show)
     state, lines = start.state(begins, built)
     return train.train(built, begins, state, held, notice, lines, show)
 

@@ -83,7 +83,14 @@ class Run:
     'of matrix products: auto (float32 on processors without products of bfloat16, else bfloat16) '
     '| bfloat16 | float32.',
   ] = 'auto'
-  accumulation: Annotated[fields.COUNT, 'microbatches per step.'] = 1
+  accumulation: Annotated[
+    fields.COUNT_OR_AUTO, 'microbatches per step; auto: the fewest that fit the devices.'
+  ] = 1
+  steps_per_call: Annotated[
+    fields.COUNT,
+    'most steps that the host starts at once, between those that are logged, evaluated or kept; '
+    'some keep a fast card busy with a small network.',
+  ] = 1
   unroll: Annotated[
     fields.COUNT_OR_0_OR_AUTO,
     'layers per iteration of the scan, 0 for all (faster, but longer to compile); auto: 0 for '

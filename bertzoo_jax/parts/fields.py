@@ -113,6 +113,7 @@ def _or_auto(kind):
 
 
 PIECES_OR_AUTO, COUNT_OR_0_OR_AUTO = _or_auto(PIECES), _or_auto(COUNT_OR_0)
+COUNT_OR_AUTO = _or_auto(COUNT)
 
 
 _TYPES = {str: 'a text', bool: 'True or False', tuple: 'a tuple'}

@@ -45,6 +45,11 @@ class Phase(NamedTuple):
   # rows of the largest batch that was seen to fit, 0 if none did; None without a search
   largest: int | None = None
 
+  @property
+  def trained(self) -> int:
+    """Bytes per device of parameters, gradients and the optimizer's state."""
+    return 2 * self.parameters + self.optimizer
+
 
 class Work(NamedTuple):
   """A run to compile, and its slice."""
@@ -174,8 +179,8 @@ def _too_large(phase, slice_) -> program.Program | None:
   """A refused Program, without compiling, if parameters, gradients and optimizer state alone do not
   fit: no batch would help. None if they fit.
   """
-  state = 2 * phase.parameters + phase.optimizer
-  return program.Program(None, {}, None, state, 0.0) if state > slice_.chip.usable else None
+  fits = phase.trained <= slice_.chip.usable
+  return None if fits else program.Program(None, {}, None, phase.trained, 0.0)
 
 
 def _timed(phase, kernels, slice_):

@@ -69,13 +69,13 @@ def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
     return {n: programs[o].peak for n, o in batches.items() if fits(o)}
 
   with contextlib.suppress(KeyboardInterrupt):
-    if _state(worst) <= usable:  # else no batch size helps
+    if worst.trained <= usable:  # else no batch size helps
       units, accumulation = range(1, worst.rows + 1), machinery.accumulation
       unit = next((n for n in units if _divides([n], accumulation, work)), worst.rows)
       _search(worst, unit, usable, peaks)
     rows = max((n for n, option in batches.items() if fits(option)), default=0)
     kinds = _kinds(work, worst, rows)
-    if _state(worst) > usable:
+    if worst.trained > usable:
       helping = [kinds[name] for name in kinds if name == 'mesh']
     else:
       helping = list(kinds.values())
@@ -142,7 +142,7 @@ def _kinds(work, worst, rows) -> dict[str, list[Option]]:
   enough to the strongest. rows: of the largest batch that fits, or 0.
   """
   run, mesh, slice_ = work.run, work.mesh, work.slice_
-  usable, state, over = slice_.chip.usable, _state(worst), sharding.rows_over(mesh)
+  usable, state, over = slice_.chip.usable, worst.trained, sharding.rows_over(mesh)
   split, tensor = mesh.shape['fsdp'], mesh.shape['tensor']
   machinery = run.phases[worst.index].config.run
   times = -(-worst.rows // rows) if rows else 2  # as many microbatches or devices should be enough
@@ -189,7 +189,7 @@ def _together(work, worst, kinds) -> list[Option]:
   """All changes combined, for when none alone is enough: on these chips, and on more."""
   mesh, slice_ = work.mesh, work.slice_
   tensor, split = mesh.shape['tensor'], mesh.shape['fsdp']
-  state, usable, over = _state(worst), slice_.chip.usable, sharding.rows_over(mesh)
+  state, usable, over = worst.trained, slice_.chip.usable, sharding.rows_over(mesh)
   leaner = [kinds[name][-1] for name in ('remat', 'dtype') if name in kinds]
   smaller = kinds.get('accumulation', [])[-1:] + leaner
   whole = Option(
@@ -244,11 +244,6 @@ def _larger(work, over):
         and not any(p.config.batch_size % (devices * p.config.run.accumulation) for p in planned)
       ):
         yield larger
-
-
-def _state(phase) -> int:
-  """Bytes per device of parameters, gradients and the optimizer's state."""
-  return 2 * phase.parameters + phase.optimizer
 
 
 def _batch(run, phase, rows) -> str:

@@ -3,6 +3,7 @@
 import rich.table
 import rich.text
 
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import screen
 from bertzoo_jax.experiment import machinery
 from bertzoo_jax.preflight.tpu import chips
@@ -47,6 +48,7 @@ def _phase(result, p):
     temporaries=p.program.memory and p.program.memory.temporaries,
     checkpoint=p.state,
     largest_batch=p.largest,
+    microbatches=configuration.phases(result.config)[p.index].config.run.accumulation,
     model_flops=p.flops,
     compile_seconds=p.program.seconds,
     time=None,
@@ -116,6 +118,8 @@ def _lines(report, searched):
     yield ' · '.join(f'run.{field} {value}' for field, value in report['machinery'].items())
   if report['phases']:
     yield _memory(report)
+    for p in (p for p in report['phases'] if p['microbatches'] > 1):
+      yield f'phase {p["index"]}: {p["microbatches"]} microbatches per step'
     if any(p['time'] for p in report['phases']):
       yield _times(report)
       yield from _remarks(report)

@@ -231,9 +231,10 @@ def _compiled(findings, request, work, described):
     kernels = estimate.kernel_cycles(work.slice_.chip.name)
   auto = request.config.run.remat == configuration.AUTO
   policies = machinery.policies(work.run.config)
+  asked, changes = work.run, None
   for policy in policies if auto else policies[:1]:
-    work, notes = work._replace(run=work.run.changed({'run.remat': policy})), readiness.Findings()
-    phases, changes = compiling.phases(notes, work, described, kernels), None
+    work = work._replace(run=asked.changed({'run.remat': policy}))
+    work, phases, notes = _in_microbatches(work, described, kernels)
     if all(p.program.fits for p in phases):
       break
   for finding in notes:
@@ -247,6 +248,24 @@ def _compiled(findings, request, work, described):
     rows, changes = remedies.tried(work, worst)
     phases = [p._replace(largest=rows) if p == worst else p for p in phases]
   return work, phases, changes
+
+
+def _in_microbatches(work, described, kernels):
+  """(Work, phases, Findings) with the fewest microbatches that fit where run.accumulation=auto."""
+  usable = work.slice_.chip.usable
+  auto = [p for p in work.run.phases if p.config.run.accumulation == configuration.AUTO]
+  left = {p.index: machinery.divisors(p, work.mesh) for p in auto}
+  while True:
+    run, notes = work.run.in_microbatches({i: left[i][0] for i in left}), readiness.Findings()
+    work = work._replace(run=run)
+    phases = compiling.phases(notes, work, described, kernels)
+    tight = [p for p in phases if not p.program.fits and p.trained <= usable]
+    tight = [p for p in tight if len(left.get(p.index, ())) > 1]
+    if not tight:
+      return work, phases, notes
+    for p in tight:
+      fixed = p.parameters + p.optimizer + p.carry
+      left[p.index] = machinery.larger(left[p.index], p.program.needed, fixed, usable)
 
 
 def _whole(request, config, slice_, phases, runs) -> estimate.Run | None:

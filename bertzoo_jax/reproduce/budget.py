@@ -80,11 +80,12 @@ def _timed(job, corpus, folder) -> tuple[float, float]:
   """(seconds per unit of `work`, tokens per second) of a step of the first phase, of few rows."""
   one = job.experiment.copy_and_resolve_references().unlock()
   rows = min(plan.rows_of(one), _ROWS)
+  one.run.accumulation = _microbatches(one.run.accumulation, plan.rows_of(one), rows)
   _, overrides = one.phases[0]
   overrides = {k: v for k, v in overrides.items() if k not in ('batch_size', 'batch_tokens')}
   one.phases, one.batch_size, one.batch_tokens = ((_STEPS, overrides),), rows, 0
   one.schedule.warmup = 0
-  one.run.log_every, one.run.accumulation = 1, 1
+  one.run.log_every = 1
   try:
     with plan.naming(one, job.name):
       pretrain.pretrain(one.lock(), str(folder), corpus=corpus)
@@ -106,8 +107,10 @@ def _fewer(rows: int, part: float) -> int:
   return min(rows, step * round(wished / step))
 
 
-def _microbatches(before: int, rows: int, fewer: int) -> int:
-  """The smallest number of equal microbatches that have no more rows than before."""
+def _microbatches(before: int | str, rows: int, fewer: int) -> int | str:
+  """The smallest number of equal microbatches that have no more rows than before; auto stays."""
+  if before == configuration.AUTO:
+    return before
   least = max(1, math.ceil(before * fewer / rows))
   return next(n for n in range(least, fewer + 1) if fewer % n == 0)
 

@@ -4,6 +4,7 @@ import contextlib
 
 import jax
 
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 from bertzoo_jax.runs import distributed
@@ -51,11 +52,14 @@ def enough_memory(machinery, by_phase=False):
   except jax.errors.JaxRuntimeError as e:
     if not out_of_memory(e):
       raise
+    twice = ' (twice its own in a phase of config.phases that sets it)' * by_phase
+    auto = machinery.accumulation == configuration.AUTO
+    more = ' above that of auto' if auto else f'={2 * machinery.accumulation}{twice} or auto'
     raise errors.Stopped(
       f'A device has not enough memory ({errors.words(e, 200)}). The checkpoints are '
-      f'kept. Try run.accumulation={2 * machinery.accumulation}'
-      + (' (twice its own in a phase of config.phases that sets it)' if by_phase else '')
-      + ', then run.remat=full' * (machinery.remat != 'full')
+      f'kept. Try run.accumulation{more}'
+      + ', then run.remat=full'
+      * (machinery.remat != 'full')
       + ', then more devices along fsdp in run.mesh. These do not '
       'change the experiment. A smaller batch_size or length does, and needs another --workdir.'
     ) from e

@@ -148,14 +148,15 @@ def run_config(workdir):
 
 
 def machinery(path, device_kind: str) -> dict:
-  """{'run.unroll': …} of the last attempt; {} where that was on another kind of device."""
+  """{'run.unroll': …, 'phases': …} of the last attempt; {} if it had another kind of device."""
   path = storage.path(path)
   with storage.reading(f'The workdir {path}'):
     last, file = (attempts(path) or [{}])[-1], path / _CONFIG
     config = _noted(file) and _read_config(file) or _recorded_config(path)
   if not config or not str(last.get('devices')).endswith(f'× {device_kind}'):
     return {}
-  return {k: value for k, value in configuration.flatten(config).items() if k.startswith('run.')}
+  flat = configuration.flatten(config)
+  return {k: value for k, value in flat.items() if k.startswith('run.') or k == 'phases'}
 
 
 def corpus_record(workdir) -> dict:

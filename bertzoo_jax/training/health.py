@@ -1,6 +1,7 @@
 """Decides by the metrics of its steps whether a run goes on: spikes and non-finite numbers."""
 
 import jax
+import numpy as np
 
 from bertzoo_jax.common import errors
 
@@ -18,18 +19,20 @@ class Health:
     earlier attempts left out.
     """
     self._machinery, self._say, self._nonfinite = machinery, say, nonfinite
-    self._steps = []  # (step, metrics) of steps without a verdict
+    self._calls = []  # (last step, metrics) of calls without a verdict
 
   def add(self, step: int, values: dict) -> None:
-    """Takes the metrics of a train step."""
-    self._steps.append((step, values))
+    """Takes the metrics of a call that ends with a step: of one step, or of several, stacked."""
+    self._calls.append((step, values))
 
   def verdict(self, step: int) -> errors.Stopped | None:
     """The reason to stop after `step`, or None. Waits for the steps, and prints their spikes."""
     names = ('spike', 'loss', 'grad_norm', 'nonfinite', 'nonfinite_in_a_row')
-    judged = [(s, {k: values[k] for k in names}) for s, values in self._steps if s <= step]
-    self._steps = self._steps[len(judged) :]
-    judged = jax.device_get(judged)
+    calls = [(last, [values[k] for k in names]) for last, values in self._calls if last <= step]
+    self._calls, judged = self._calls[len(calls) :], []
+    for last, columns in jax.device_get(calls):
+      rows = [dict(zip(names, row)) for row in zip(*map(np.atleast_1d, columns))]
+      judged += [(last - len(rows) + n, row) for n, row in enumerate(rows, 1)]
     spikes = [
       f'step {s:,} (loss {float(v["loss"]):.4g}, gradient norm {float(v["grad_norm"]):.4g})'
       for s, v in judged

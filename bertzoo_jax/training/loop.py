@@ -102,8 +102,15 @@ class Loop:
     step = int(state.step)
     if step >= phase_run.end_step or self._out_of_patience(step, phase_run):
       return state
-    update, evaluate = phase_runs.train_step(phase_run), phase_runs.evaluation(phase_run)
-    meter = cost.Meter(phase_run)
+    evaluate, meter = phase_runs.evaluation(phase_run), cost.Meter(phase_run)
+    run, first, end = self.machinery, phase_run.phase.first_step, phase_run.end_step
+    # A call of several steps ends where something is due. The first step is single.
+    together, batches = 1, []
+    periods = [n for n in (run.log_every, run.eval_every, run.keep_every) if n]
+    most = min(run.steps_per_call, *periods, max(1, end - step - 1))
+    due = lambda: min(
+      end, *(n * (step // n + 1) for n in periods), *(n for n in self.keep_at if n > step)
+    )
     # On CPU devices that share few cores, collectives of several steps in flight can deadlock.
     depth = 0 if jax.default_backend() == 'cpu' and jax.device_count() > 1 else 2
     running = collections.deque()
@@ -113,17 +120,20 @@ class Loop:
     )
     self.watchdog.begin()
     self.watchdog.doing('the batch of step', step)
-    for batch in phase_run.data.train.iterate(
-      step - phase_run.phase.first_step, phase_run.end_step - phase_run.phase.first_step
-    ):
+    for batch in phase_run.data.train.iterate(step - first, end - first):
       if self.preemption.name and jax.process_count() == 1:
         break
-      self.watchdog.doing('step', step)
-      data.check_ids(batch, self.vocab_size, f'batch of step {step}')
-      state, values = update(state, sharding.to_devices(batch, phase_run.mesh, phase_run.rows))
-      step += 1
+      data.check_ids(batch, self.vocab_size, f'batch of step {step + len(batches)}')
+      batches.append(batch)
+      if len(batches) < together:
+        continue
+      self.watchdog.doing('step' if together == 1 else 'the call of several steps after', step)
+      if not meter.started:
+        phase_run.compiled(most)
+      state, values = phase_run.compiled(together)(state, on_devices(batches, phase_run))
+      step += together
       self._health.add(step, values)
-      # The host runs at most `depth` steps ahead, since every dispatched batch takes memory. It
+      # The host runs at most `depth` calls ahead, since every dispatched batch takes memory. It
       # waits for the first step, which compiles, so that the meter starts after it.
       running.append((step, values['loss']))
       while len(running) > (depth if meter.started else 0):
@@ -132,10 +142,8 @@ class Loop:
         meter.waited(done)
         self.progress.finished(done, loss)
       self.progress.step(step)
-      evaluates = step == self.total_steps or bool(
-        self.machinery.eval_every and step % self.machinery.eval_every == 0
-      )
-      if evaluates or step in (1, phase_run.end_step) or step % self.machinery.log_every == 0:
+      evaluates = step == self.total_steps or bool(run.eval_every and step % run.eval_every == 0)
+      if evaluates or step in (1, end) or step % run.log_every == 0:
         self._log(step, values, meter, batch)
       if self._after(step, state, phase_run, evaluate if evaluates else None):
         running.clear()
@@ -145,6 +153,7 @@ class Loop:
       if self.preemption.reached() or (evaluates and self._out_of_patience(step, phase_run)):
         break
       self.watchdog.doing('the batch of step', step)
+      together, batches = most if step + most <= due() else 1, []
     self._write_row()
     return state
 
@@ -245,7 +254,7 @@ class Loop:
     if self._row is None:
       return
     (row, values), self._row = self._row, None
-    values = {k: v.item() for k, v in jax.device_get(values).items()}
+    values = {k: np.ravel(v)[-1].item() for k, v in jax.device_get(values).items()}
     counts = {k: values.pop(k) for k in ('nonfinite', 'spikes')}
     for name in ('nonfinite_in_a_row', 'spike'):
       del values[name]
@@ -274,6 +283,13 @@ class Loop:
         metrics.plot(self.workdir, self.entropy)
       except Exception as e:  # a plot must not end a run
         self.progress.say(f'loss.png could not be drawn: {errors.named(e)}')
+
+
+def on_devices(batches, phase_run):
+  """The batch of a step; of several steps stacked, in a leading axis."""
+  several = len(batches) > 1
+  stacked = {k: np.stack([b[k] for b in batches]) for k in batches[0]} if several else batches[0]
+  return sharding.to_devices(stacked, phase_run.mesh, phase_run.rows, several)
 
 
 def _crc32(batch) -> int:

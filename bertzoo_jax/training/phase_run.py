@@ -45,6 +45,8 @@ class PhaseRun:
   objective_at: Any = None
   plain: Any = None  # the objective that `cost.step_flops` traces
   frees: bool = False  # whether parameters learn that the phase before it froze (config.frozen)
+  # {steps per call: compiled train step}, of `compiled`
+  programs: dict = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   @property
   def end_step(self) -> int:
@@ -83,15 +85,22 @@ class PhaseRun:
       lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where
     ), notes
 
-  @property
-  def inputs(self):
-    """(state, batch) of the train step, shape structs with shardings."""
-    place = sharding.batch_sharding(self.mesh)
+  def inputs(self, together: int = 1):
+    """(state, batch) of `train_step`, shape structs with shardings."""
+    before = (together,) * (together > 1)
+    place = sharding.batch_sharding(self.mesh, len(before))
     batch = {
-      name: jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+      name: jax.ShapeDtypeStruct((*before, *shape), dtype, sharding=place)
       for name, (shape, dtype) in self.data.features.items()
     }
     return self.target[0], batch
+
+  def compiled(self, together: int = 1):
+    """`train_step`, compiled at the first request."""
+    if together not in self.programs:
+      lowered = train_step(self, together).lower(*self.inputs(together))
+      self.programs[together] = lowered.compile()
+    return self.programs[together]
 
 
 def fresh(phase_run: PhaseRun) -> steps.TrainState:
@@ -121,8 +130,12 @@ def make_transition(phase_run: PhaseRun):
   )
 
 
-def train_step(phase_run: PhaseRun):
-  """The compiled (state, batch) → (state, metrics); the state is donated."""
+def train_step(phase_run: PhaseRun, together: int = 1):
+  """The jitted (state, batch) → (state, metrics); the state is donated.
+
+  together: steps per call. If there are several, the arrays of batch and metrics have one entry per
+  step, in a leading axis.
+  """
   step = steps.make_train_step(
     phase_run.objective,
     phase_run.tx,
@@ -132,10 +145,12 @@ def train_step(phase_run: PhaseRun):
     ema=phase_run.phase.config.ema,
     **_parts(phase_run),
   )
-  where = _where(phase_run)
+  # else the compiler may join a metric with the place where it is stored, and round otherwise
+  apart = lambda state, batch: jax.lax.optimization_barrier(step(state, batch))
+  where, several = _where(phase_run), together > 1
   return jax.jit(
-    step,
-    in_shardings=(where, sharding.batch_sharding(phase_run.mesh)),
+    (lambda state, batches: jax.lax.scan(apart, state, batches)) if several else step,
+    in_shardings=(where, sharding.batch_sharding(phase_run.mesh, several)),
     out_shardings=(where, None),
     donate_argnums=0,
     compiler_options=_options(phase_run),

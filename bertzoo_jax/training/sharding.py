@@ -147,17 +147,19 @@ def state_shardings(state, parameter_shardings, mesh):
   )
 
 
-def batch_sharding(mesh) -> NamedSharding:
-  """Rows over `data` and `fsdp`, whole on `tensor`."""
-  return NamedSharding(mesh, PartitionSpec(ROWS))
+def batch_sharding(mesh, before: int = 0) -> NamedSharding:
+  """Rows over `data` and `fsdp`, whole on `tensor`. before: number of axes before the rows."""
+  return NamedSharding(mesh, PartitionSpec(*[None] * before, ROWS))
 
 
-def to_devices(batch: dict, mesh, batch_size: int) -> dict:
-  """A host's rows [rows of this host, …] as global arrays. batch_size: rows of all hosts."""
-  place = batch_sharding(mesh)
+def to_devices(batch: dict, mesh, batch_size: int, before: int = 0) -> dict:
+  """A host's rows [rows of this host, …] as global arrays. batch_size: rows of all hosts. before:
+  number of axes before the rows.
+  """
+  place = batch_sharding(mesh, before)
+  whole = lambda shape: (*shape[:before], batch_size, *shape[before + 1 :])
   return {
-    k: jax.make_array_from_process_local_data(place, v, (batch_size, *v.shape[1:]))
-    for k, v in batch.items()
+    k: jax.make_array_from_process_local_data(place, v, whole(v.shape)) for k, v in batch.items()
   }
 
 

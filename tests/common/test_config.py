@@ -65,6 +65,10 @@ def test_a_phase_has_rows_of_its_own_in_rows_or_in_tokens():
   # neighbours with the same rows share an order
   assert [p.order for p in made] == [0, 0, 2, 2, 4]
   assert [p.first_example for p in made] == [0, 80, 0, 10, 0]
+  mixed = (1, {'run.accumulation': 'auto'}), (1, {'run.accumulation': 2})
+  for usual in (1, 'auto'):
+    mixes = configuration.phases(_config(run=parts.run(accumulation=usual), phases=mixed))
+    assert [p.config.run.accumulation for p in mixes] == ['auto', 2]
   phases = (1, {}), (1, {'length': 16})
   in_tokens = _config(length=32, batch_size=0, batch_tokens=640, phases=phases)
   assert [p.config.batch_size for p in configuration.phases(in_tokens)] == [20, 40]

@@ -61,6 +61,28 @@ def test_the_largest_batch_and_other_remedies_are_found_and_each_was_tried(monke
 
 
 @asked.needs_libtpu
+def test_auto_is_the_fewest_microbatches_that_fit_and_more_of_them_come_before_remat(monkeypatch):
+  jobs = asked.linear(monkeypatch, full=0.1)
+  auto = dict(run__accumulation='auto', run__remat='auto')
+  phases = ((60, {}), (40, {'batch_size': 8, 'run.accumulation': 2}))
+  config = asked.config(batch_size=4096, phases=phases, **auto)
+  found = asked.preflight(config, topology='v5e:2x2')
+  assert found.ready and found.config.run.remat == 'none'
+  asked_for = [job.run.phases[0].config.run.accumulation for job in jobs if 0 in job.features]
+  assert asked_for[0] == 1 and asked_for[-1] == 8 and {*asked_for} <= {1, 2, 4, 8}
+  text = asked.printed(found)
+  assert 'phase 0: 8 microbatches per step' in text and 'phase 1: 2 microbatches per step' in text
+  assert [p['microbatches'] for p in report.as_dict(found)['phases']] == [8, 2]
+  asked.linear(monkeypatch, per_row=1 << 35, full=0.1)  # a row alone has no room, but with remat
+  found = asked.preflight(config, topology='v5e:2x2')
+  assert found.ready and found.config.run.remat == 'full'
+  asked.linear(monkeypatch, per_row=1 << 40)
+  found = asked.preflight(config, topology='v5e:2x2')
+  assert 'P09' in asked.codes(found) and not any(r.fits for r in found.remedies)
+  json.dumps(report.as_dict(found))
+
+
+@asked.needs_libtpu
 def test_auto_is_said_and_takes_the_first_remat_that_fits(monkeypatch, tmp_path):
   asked.linear(monkeypatch, feed_forward=0.1, full=0.05)
   auto = dict(run__remat='auto', encoder__num_layers=2, phases=((20_000, {}),))

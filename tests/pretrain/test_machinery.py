@@ -1,20 +1,26 @@
+import dataclasses
 import json
+import math
 import types
 
 import jax
 import numpy as np
 import pytest
 
+from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.experiment import build
+from bertzoo_jax.experiment import check
 from bertzoo_jax.experiment import machinery
 from bertzoo_jax.experiment import resolve
 from bertzoo_jax.model import stack
 from bertzoo_jax.preflight import readiness
 from bertzoo_jax.pretrain import pretrain
+from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 from tests.preflight import asked
 from tests.pretrain import runs
+from tests.refused import refused
 
 
 def on(kind):
@@ -89,33 +95,50 @@ def test_auto_is_the_plain_loop_where_no_device_decides():
   assert build.encoder(asked.config(run__unroll=0, encoder__num_layers=3), 300).unroll == 3
 
 
+@dataclasses.dataclass
+class Described:
+  phase: object
+  mesh: object
+  inputs = staticmethod(tuple)
+
+
 @pytest.mark.parametrize('enough', stack.REMAT)
-def test_remat_is_the_first_with_which_the_largest_phase_compiles(monkeypatch, capsys, enough):
+def test_remat_is_the_first_with_which_all_phases_that_are_left_compile(
+  monkeypatch, capsys, enough
+):
   config = asked.config(phases=((9, {}), (9, {'batch_size': 64, 'run.accumulation': 2}), (9, {})))
   auto = config.copy_and_resolve_references().unlock()
   auto.run.remat = 'auto'
   seen, mesh = [], types.SimpleNamespace(devices=np.array([types.SimpleNamespace(platform='tpu')]))
 
   def phases(run, data, mesh, start):
-    made = [types.SimpleNamespace(phase=p, mesh=mesh) for p in run.phases if p.end_step > start]
+    made = [Described(p, mesh) for p in run.phases if p.end_step > start]
     return build.Built(run, data, made)
 
-  def fits(phase_run):
-    seen.append((phase_run.phase.index, policy := phase_run.phase.config.run.remat))
-    return policy == enough
+  def peak(phase_run):  # the second phase needs most
+    seen.append((index := phase_run.phase.index, policy := phase_run.phase.config.run.remat))
+    return 1.0 if policy == enough or index == 0 else math.inf
 
   monkeypatch.setattr(build, 'phases', phases)
-  monkeypatch.setattr(machinery, 'fits', fits)
+  monkeypatch.setattr(machinery, 'peak', peak)
   whole = resolve.run(config)
-  fitted = lambda start: machinery.fitted(phases(whole, None, mesh, start), auto)
+  fitted = lambda start: machinery.fitted(phases(whole, None, mesh, start), auto, {})
   made = fitted(0)
-  policies = list(stack.REMAT)[: min(3, list(stack.REMAT).index(enough) + 1)]
+  policies = list(stack.REMAT)[: list(stack.REMAT).index(enough) + 1]
   assert made.run.config.run.remat == enough
+  assert [p.config.run.accumulation for p in made.run.phases] == [1, 2, 1], 'as they were'
   assert len(capsys.readouterr().out.splitlines()) == len(seen)
-  assert seen == [(1, policy) for policy in policies], 'the last one is not asked for'
+  assert seen == [(index, policy) for policy in policies for index in (0, 1)] + [(2, enough)]
+  enough = 'none at all'
+  with pytest.raises(
+    errors.UserError, match='no room .*=2 and run.remat=full it needs too much'
+  ) as e:
+    fitted(0)
+  assert 'Take run.accumulation=auto, more devices' in str(e.value)
+  enough = policies[-1]
   seen.clear()
   assert len(fitted(18).phase_runs) == 1 and {index for index, _ in seen} == {2}, 'what is left'
-  assert machinery.fitted(made, whole.config) is made, 'a policy was asked for'
+  assert machinery.fitted(made, whole.config, {}) is made, 'a policy was asked for'
 
 
 @pytest.mark.parametrize('error', ['RESOURCE_EXHAUSTED: Ran out of memory in hbm', 'INTERNAL: no'])
@@ -123,21 +146,102 @@ def test_a_program_without_room_does_not_fit_and_other_errors_are_raised(monkeyp
   def compile():
     raise jax.errors.JaxRuntimeError(error)
 
-  step = types.SimpleNamespace(lower=lambda *_: types.SimpleNamespace(compile=compile))
-  monkeypatch.setattr(machinery.phase_runs, 'train_step', lambda _: step)
-  fits = lambda: machinery.fits(types.SimpleNamespace(inputs=()))
+  peak = lambda: machinery.peak(types.SimpleNamespace(compiled=compile))
   if error.startswith('RESOURCE'):
-    assert not fits()
+    assert peak() == math.inf
   else:
     with pytest.raises(jax.errors.JaxRuntimeError, match='INTERNAL'):
-      fits()
+      peak()
 
 
-def test_a_step_that_is_asked_for_is_compiled_as_the_run_compiles_it():
-  run = resolve.run(asked.config())
+def built(phases=((9, {}), (9, {'run.accumulation': 4}), (9, {'batch_size': 32})), over=1):
+  """A run with run.accumulation=auto."""
+  config = asked.config(phases=phases, run__accumulation='auto')
+  run = resolve.run(config)
   text = readiness.text(readiness.Findings(), run, None, 1)
-  mesh = sharding.mesh((1, 1, 1), jax.devices()[:1])
-  assert machinery.fits(build.phase_run(run, run.phases[0], text.data, mesh))
+  return build.phases(run, text.data, sharding.mesh((over, 1, 1), jax.devices()[:over]), 0)
+
+
+def numbers(made):
+  return [p.phase.config.run.accumulation for p in made.phase_runs]
+
+
+def test_auto_is_the_fewest_microbatches_of_each_phase_that_fit_and_a_resume_keeps_them(
+  monkeypatch, capsys
+):
+  run, seen = built(), []
+
+  def peak(phase_run):  # 1 MB of the state, and 1 MB per row of a microbatch
+    seen.append(number := phase_run.phase.config.run.accumulation)
+    return 1e6 + 1e6 * phase_run.rows / number / phase_run.mesh.size
+
+  def fitted(limit, run, kept=None):
+    seen.clear()
+    monkeypatch.setattr(machinery, '_limit', lambda mesh: limit)
+    made = machinery.fitted(run, run.run.config, kept or {})
+    assert numbers(made) == [
+      p.config.run.accumulation for p in configuration.phases(made.run.config)
+    ]
+    assert made.run.config.run.accumulation == 'auto'
+    said = [x for x in capsys.readouterr().out.splitlines(True) if 'compiling with' not in x]
+    return numbers(made), {'phases': made.run.config.phases}, ''.join(said)
+
+  monkeypatch.setattr(machinery, 'peak', peak)
+  monkeypatch.setattr(check, 'per_device', lambda tree: 1_000_000)
+  assert fitted(1e9, run)[0] == [1, 4, 1] and seen == [1, 1]
+  found, kept, said = fitted(3.1e6, run)
+  assert found == [4, 4, 16] and seen == [1, 4, 1, 16], 'those between need too much in any case'
+  assert said == (
+    'run.accumulation=auto: 4 in phase 0 (0.003 GB of the 0.0031 GB per device; with 1 it needs '
+    '0.009 GB)\n'
+    'run.accumulation=auto: 16 in phase 2 (0.003 GB of the 0.0031 GB per device; with 1 it needs '
+    '0.033 GB)\n'
+  )
+  found, _, said = fitted(1e9, run, kept)
+  assert found == [4, 4, 16] and seen == [4, 16] and said.count(', as before (') == 2
+  found, _, said = fitted(2.1e6, run, kept)
+  assert found == [8, 4, 32] and seen == [4, 8, 16, 32] and '; with 16 it needs 0.003' in said
+  assert fitted(3.1e6, built(over=4), kept)[0] == [1, 4, 4], 'a phase of two rows per device'
+  with pytest.raises(
+    errors.UserError, match='no room .* with run.accumulation=8 .* needs 0.002'
+  ) as e:
+    fitted(1.9e6, run)
+  assert 'run.mesh' in str(e.value) and e.value.code == 2
+
+
+def test_the_step_that_was_measured_is_the_step_that_runs(monkeypatch):
+  monkeypatch.setattr(machinery, '_limit', lambda mesh: 1e12)
+  run = built(phases=((9, {}),))
+  made = machinery.fitted(run, run.run.config, {})
+  [phase_run] = made.phase_runs
+  program = phase_run.programs[1]
+  sizes = program.memory_analysis()
+  assert phase_run.compiled() is program and numbers(made) == [1]
+  state = check.per_device(phase_run.target[0])
+  assert (
+    state
+    < machinery.peak(phase_run)
+    == state
+    + sum(check.per_device(x) for x in jax.tree.leaves(phase_run.inputs()[1]))
+    + sizes.temp_size_in_bytes
+    + sizes.output_size_in_bytes
+    - sizes.alias_size_in_bytes
+  )
+
+
+@pytest.mark.parametrize('platform, hosts', [('cpu', 1), ('gpu', 2), ('tpu', 1)])
+def test_the_limit_is_that_of_the_device_with_the_least_memory(
+  monkeypatch, tmp_path, platform, hosts
+):
+  device = types.SimpleNamespace(platform=platform, memory_stats=lambda: {'bytes_limit': 8e9})
+  mesh = types.SimpleNamespace(local_devices=[device, device], devices=np.array([device]))
+  (tmp_path / 'meminfo').write_text('MemTotal:  9000 kB\nMemAvailable:  2000 kB\n')
+  monkeypatch.setattr(check, '_HOST', tmp_path / 'meminfo')
+  monkeypatch.setattr(machinery.jax, 'process_count', lambda: hosts)
+  gather = types.SimpleNamespace(process_allgather=lambda x: np.array([x, 6e9]))
+  monkeypatch.setattr(machinery, 'multihost_utils', gather)
+  expected = {'cpu': 1024 * 2000 / 2, 'gpu': 6e9, 'tpu': math.inf}[platform]
+  assert machinery._limit(mesh) == pytest.approx(machinery._SHARE * expected)
 
 
 def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(
@@ -156,6 +260,24 @@ def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(
 
   assert run(**{'run.unroll': 2, 'run.remat': 'full'}) == ('xla', 2, 'full'), 'explicit values win'
   assert run() == ('xla', 2, 'full'), 'and are kept'
+  monkeypatch.setattr(machinery, 'peak', lambda p: 8e9 / p.phase.config.run.accumulation)
+  for limit in (2e9, 1e12):
+    monkeypatch.setattr(machinery, '_limit', lambda mesh, limit=limit: limit)
+    assert run(**{'run.accumulation': 'auto'}) == ('xla', 2, 'full')
+    phases = json.loads((tmp_path / 'config.json').read_text())['phases']
+    assert [more['run.accumulation'] for _, more in phases] == [4, 2], 'a phase has its own'
   attempts = tmp_path / 'attempts.jsonl'
   attempts.write_text(attempts.read_text().replace('cpu"', 'TPU v4"'))
   assert run() == ('xla', 1, 'none'), 'on other devices'
+
+
+def test_a_program_without_room_ends_a_run_with_the_number_of_microbatches_to_try(
+  world, tmp_path, monkeypatch
+):
+  def compiled(*_):
+    raise jax.errors.JaxRuntimeError('RESOURCE_EXHAUSTED: Out of memory')
+
+  runs.on_one_device(monkeypatch)
+  monkeypatch.setattr(phase_runs.PhaseRun, 'compiled', compiled)
+  start = lambda: pretrain(runs.config(world), str(tmp_path), corpus=str(world / 'corpus'))
+  refused('not enough memory .*Try run.accumulation=2', start, kind=errors.Stopped)

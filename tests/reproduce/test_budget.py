@@ -68,6 +68,10 @@ def test_a_budget_divides_each_phase_by_its_own_rows():
   sizes = [(p.steps, p.config.batch_size, p.config.length) for p in configuration.phases(after)]
   assert sizes == [(20, 64, 64), (10, 32, 128), (5, 128, 128)]
   assert [p.config.run.accumulation for p in configuration.phases(after)] == [1, 1, 4]
+  with config.unlocked(), one.ignore_type():
+    one.run.accumulation = 'auto'
+  after = budget.divided(config.lock(), 4.0).rows.whole.experiment
+  assert [p.config.run.accumulation for p in configuration.phases(after)] == ['auto', 'auto', 4]
   one = budget.divided(config, 1.0).rows.whole.experiment
   sizes = [(p.steps, p.config.batch_size, p.config.length) for p in configuration.phases(one)]
   assert sizes == [(40, 128, 64), (20, 64, 128), (10, 256, 128)]

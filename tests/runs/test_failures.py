@@ -27,13 +27,16 @@ def test_a_device_without_room_ends_a_run_with_remedies_and_exit_code_3():
     with failures.enough_memory(RUN):
       too_large(jnp.ones(1 << 22)).block_until_ready()  # 64 TiB
   message = str(e.value)
-  for words in ('run.accumulation=4', 'run.remat=full', 'run.mesh', 'batch_size'):
+  for words in ('run.accumulation=4 or auto', 'run.remat=full', 'run.mesh', 'batch_size'):
     assert words in message
   assert 'config.phases' not in message and e.value.code == 3
   whole = types.SimpleNamespace(accumulation=1, remat='full')
   words = 'twice its own in a phase of config.phases'
   refused(words, limited, by_phase=True, kind=errors.Stopped)
-  refused('run.accumulation=2, then more devices', limited, whole, kind=errors.Stopped)
+  refused('run.accumulation=2 or auto, then more devices', limited, whole, kind=errors.Stopped)
+  auto = types.SimpleNamespace(accumulation='auto', remat='full')
+  words = 'Try run.accumulation above that of auto, then more devices'
+  refused(words, limited, auto, by_phase=True, kind=errors.Stopped)
   refused('UNAV', limited, RUN, 'UNAVAILABLE: gone', kind=jax.errors.JaxRuntimeError)
 
 

@@ -64,7 +64,7 @@ def programs_compiled_once():
     return kept
 
   with pytest.MonkeyPatch.context() as patch:
-    for name in ('train_step', 'evaluation', 'make_transition'):
+    for name in ('evaluation', 'make_transition'):
       patch.setattr(phase_runs, name, once(name))
     yield
 
@@ -84,11 +84,12 @@ def second_stage():
 
 def attempt(workdir, phase_run, later=(), *, state=None, start=0, total=None, keep_every=0, **how):
   """The result of one attempt. how: attributes of the loop, or fields of its machinery."""
-  checkpoints = checkpoint.Checkpoints(workdir, keep=1, keep_every=keep_every)
+  kept = dict(keep_every=keep_every, keep_at=how.get('keep_at', ()))
+  checkpoints = checkpoint.Checkpoints(workdir, keep=1, **kept)
   if state is None and start:
     state = checkpoints.restore(start, phase_run.target[0])
   machinery = dict(log_every=1, eval_every=0, save_minutes=1000.0, keep_every=keep_every)
-  machinery |= dict(on_nonfinite='stop', on_spike='report')
+  machinery |= dict(on_nonfinite='stop', on_spike='report', steps_per_call=1)
   machinery |= {name: how.pop(name) for name in machinery.keys() & how.keys()}
   total = total or phase_run.end_step
   usual = dict(
@@ -314,3 +315,42 @@ def test_a_run_that_is_to_stop_at_a_spike_keeps_the_checkpoint_before_it(
     with pytest.raises(errors.Stopped, match=f'spike: step {POISON + 1} ') as e:
       attempt(tmp_path, poisoned, start=start, **how)
     assert e.value.code == 3 and step_folders.steps(tmp_path)[-1] == 12
+
+
+def test_several_steps_per_call_are_the_same_run_to_the_bit(tmp_path, monkeypatch):
+  """With two phases, evaluations, spikes, checkpoints at any step, and interruptions."""
+  monkeypatch.setattr(spikes, 'WARMUP', 6)
+  how = dict(objective=toys.amplified(toys.toy()), ema=0.9, total=24, poison=(19,), weight=1e4)
+  first, second = toys.phase_run(0, 11, **how), toys.phase_run(11, 24, **how)
+  how = dict(total=24, log_every=6, eval_every=8, keep_at=frozenset([5, 14]))
+
+  def run(name, together, at):
+    """(metrics, steps saved, final state) of a run that is interrupted after `at` calls."""
+    folder, step, saves, said = tmp_path / name, 0, [], []
+    folder.mkdir()
+    for preemption in [*map(Preemption, at), Preemption()]:
+      phase_run, *later = [p for p in (first, second) if p.end_step > step]
+      bar = progress.Progress(24, step, show=False)
+      bar.say = said.append
+      record = metrics.Record(folder, step, 1)
+      start = dict(start=step, record=record, preemption=preemption, progress=bar)
+      step = attempt(folder, phase_run, later, steps_per_call=together, **start, **how)['step']
+      record.close()
+      saves.append(step)
+    rows = [
+      {k: x for k, x in row.items() if k != 'tokens_per_second'} for row in metrics.read(folder)
+    ]
+    state = checkpoint.Checkpoints(folder, keep=1, keep_every=0).restore(24, second.target[0])
+    spikes = [line for line in said if line.startswith('spike')]
+    return rows, step_folders.steps(folder), toys.flat(state), spikes, saves
+
+  rows, kept, state, spiked, _ = run('one', 1, [])
+  assert [row['step'] for row in rows] == [1, 6, 8, 11, 12, 16, 18, 24] and rows[-1]['spikes'] == 1
+  assert {5, 14} < {*kept} and len(spiked) == 1 and 'step 20 ' in spiked[0]
+  # The first step of an attempt is single, and so are those before a step that is due: calls end
+  # at steps 1, 4; 5, 6, 7, 8; 9, 11; 12, 13, 14, 15, 16, 17, 18, 21, 24.
+  again, kept_again, state_again, spiked_again, saves = run('three', 3, [2, 4])
+  assert saves == [4, 8, 24] and {1, 3} <= {*second.programs}
+  assert (again, kept_again, spiked_again) == (rows, kept, spiked)
+  assert state.keys() == state_again.keys()
+  assert all(np.array_equal(x, state_again[path]) for path, x in state.items())

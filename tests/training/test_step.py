@@ -8,8 +8,11 @@ import weakref
 import jax
 import numpy as np
 import pytest
+import small_networks as small
 import toys
 
+from bertzoo_jax import objectives
+from bertzoo_jax import parts
 from bertzoo_jax.common import errors
 from bertzoo_jax.preflight.tpu import chips
 from bertzoo_jax.preflight.tpu import hlo
@@ -17,6 +20,7 @@ from bertzoo_jax.preflight.tpu import program
 from bertzoo_jax.training import phase_run as phase_runs
 from bertzoo_jax.training import sharding
 from bertzoo_jax.training import step as steps
+from tests.found import call_part
 from tests.kernels import attended
 
 STEPS = 3
@@ -92,6 +96,26 @@ def test_dropout_is_a_function_of_the_step_not_of_the_history():
   loss = lambda step, state: float(step(state, toys.batch(0))[1]['loss'])
   start = phase_runs.fresh(same_batch)
   assert len({loss(a, start), loss(b, start), loss(a, start.replace(step=start.step + 1))}) == 3
+
+
+@pytest.mark.parametrize('kind', ['mlm_pair', 'replaced_token'])
+def test_a_call_of_several_steps_is_those_steps_to_the_bit(kind):
+  fields = {k: v for k, v in getattr(parts, kind)().items() if k != 'name'}
+  make = lambda encoder, ops: call_part(objectives, kind, encoder, ops, **fields)
+  network = small.encoder(num_layers=1, dropout=0.1, attention_dropout=0.1)
+  run = toys.of_an_encoder(make, network, toys.one_device(), rows=4, length=8)
+  batches, alone = list(run.data.train.iterate(0, STEPS)), []
+  state = phase_runs.fresh(run)
+  for batch in batches:
+    state, values = run.compiled()(state, sharding.to_devices(batch, run.mesh, run.rows))
+    alone.append(jax.device_get(values))
+  stacked = {k: np.stack([batch[k] for batch in batches]) for k in batches[0]}
+  stacked = sharding.to_devices(stacked, run.mesh, run.rows, 1)
+  together, values = run.compiled(STEPS)(phase_runs.fresh(run), stacked)
+  assert_same(state, together, rtol=0, atol=0)
+  assert_same(
+    {k: [row[k] for row in alone] for k in alone[0]}, {k: [*v] for k, v in values.items()}, rtol=0
+  )
 
 
 def test_the_gradient_norm_in_the_metrics_is_that_of_all_clip_groups_together():

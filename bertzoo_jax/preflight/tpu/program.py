@@ -137,7 +137,7 @@ def devices(slice_: chips.Slice) -> list:
 
 def lowered_step(phase_run: phase_runs.PhaseRun):
   """A phase_run's train step, lowered for its mesh, the state donated and placed as in a run."""
-  return _lowered(phase_runs.train_step(phase_run), *phase_run.inputs)
+  return _lowered(phase_runs.train_step(phase_run), *phase_run.inputs())
 
 
 def lowered_entering(before: phase_runs.PhaseRun, after: phase_runs.PhaseRun):
