@@ -33,7 +33,15 @@ _ALL = '@all'
 # Sections and fields whose values a grid may not vary: rows are read once, and the other fields
 # define the runs.
 _FIXED = ('name', 'source', 'features', 'length', 'metrics', 'grid', 'seed', 'seeds', 'init')
-_FIXED += ('submission', 'objective.name', 'positive', 'max_train', 'max_dev', 'init_layers')
+_FIXED += (
+  'submission',
+  'objective.name',
+  'positive',
+  'max_train',
+  'max_dev',
+  'init_layers',
+  'draw',
+)
 
 
 def is_fine_tuning(config) -> bool:
@@ -170,14 +178,14 @@ def resolve(config, task, weights) -> experiments.Run:
       'below 1 it is a share of the steps.'
     )
   run = dict(config.run)
-  if config.choose == 'best' and run['eval_every']:
+  if config.choose != 'last' and run['eval_every']:
     raise errors.UserError(
-      f'config.run.eval_every={run["eval_every"]} and config.choose=best are both set: for dev '
-      f'scores, set --config.choose_every={run["eval_every"]} instead.'
+      f'config.run.eval_every={run["eval_every"]} and config.choose={config.choose} are both set: '
+      f'set --config.choose_every={run["eval_every"]} instead.'
     )
-  if config.choose != 'best' and (config.patience or config.choose_every):
+  if config.choose == 'last' and (config.patience or config.choose_every):
     raise errors.UserError(
-      'config.patience and config.choose_every need dev scores during training: set '
+      'config.patience and config.choose_every are for runs that choose a checkpoint: set '
       '--config.choose=best.'
     )
   if not run['eval_every']:

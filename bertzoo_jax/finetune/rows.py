@@ -58,10 +58,10 @@ def data_of(run: resolve.Run, task, weights) -> training_data.Data:
     {name: (x.shape, x.dtype) for name, x in longest.items()},
     Rows(train, experiment, task),
     {} if dev is None else {'': Rows(dev, experiment, task)},
+    patience=experiment.patience,
   )
   if experiment.choose == 'best':
-    scores = functools.partial(_scores, run, task, dev)
-    phase = phase._replace(scores=scores, patience=experiment.patience)
+    phase = phase._replace(scores=functools.partial(_scores, run, task, dev))
   return training_data.Data(
     corpus={
       'hash': task.hash,

@@ -106,6 +106,11 @@ def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | N
   return [results[run.folder] for run in runs]
 
 
+def drawn(task, job) -> tasks.Task:
+  """The task with the examples of a job."""
+  return task.drawn(job.seed) if job.experiment.draw == 'bootstrap' else task
+
+
 def at_once(runs, devices: int) -> int:
   """Number of runs that train at the same time, one per device; 1 for one run on all devices."""
   # wandb allows one run per process.
@@ -126,6 +131,7 @@ def _one(job, task, weights, notice, devices, alone) -> dict | None:
   interrupted. alone: whether it is the only run. Only such a run shows its progress, and raises
   Diverged if it diverges.
   """
+  task = drawn(task, job)
   if (job.folder / job.record).exists():
     return _scored_again(job, task, _read(job, task))
   run = job.resolved
@@ -139,7 +145,7 @@ def _one(job, task, weights, notice, devices, alone) -> dict | None:
     return _write(job, 0, {name: nothing for name in labelled}, str(e))
   if outcome['interrupted'] and outcome['step'] < outcome['end']:
     return None
-  chosen = step_folders.best(job.folder) if job.experiment.choose == 'best' else None
+  chosen = step_folders.best(job.folder) if job.experiment.choose != 'last' else None
   address = str(job.folder) if chosen is None else f'{job.folder}@{chosen}'
   params, step, _ = checkpoint.load_params(address)
   outputs = {
@@ -272,7 +278,7 @@ def _keep_best(finished, results, sign):
     folder = run.folder / step_folders.FOLDER
     if run is not kept and folder.exists():
       shutil.rmtree(folder) if not storage.is_remote(folder) else folder.rmtree()
-  if kept.experiment.choose == 'best':
+  if kept.experiment.choose != 'last':
     for step in step_folders.steps(kept.folder):
       if step != results[kept.folder]['step']:
         step_folders.delete(kept.folder / step_folders.FOLDER / str(step))

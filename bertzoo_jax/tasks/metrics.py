@@ -111,6 +111,14 @@ def mean_average_precision(labels, logits, groups):
   return np.mean(each)
 
 
+def exact_match(labels, logits, groups):
+  """Share of the groups whose rows are all right, as MultiRC's (Khashabi et al. 2018). See mrr."""
+  right = {}
+  for group, row in zip(groups, np.argmax(logits, axis=-1) == labels):
+    right[group] = right.get(group, True) and row
+  return np.mean(list(right.values()))
+
+
 def _ranked(labels, logits, groups):
   """Yields for each group whether its rows are of class 1, the highest score first."""
   scores, labels = logits[:, 1] - logits[:, 0], np.asarray(labels)
@@ -131,11 +139,11 @@ def tag_accuracy(true, predicted, scheme):
   return right / max(sum(map(len, true)), 1)
 
 
-def _entities(name, strict, true, predicted, scheme, type_=''):
+def _entities(name, strict, true, predicted, scheme, type_='', without=None):
   """A score over all entities, or over the entities of one type, as seqeval has it.
 
   strict: by the scheme (IOB2, BIOES and BILOU), so that tags that it does not allow belong to no
-  entity.
+  entity. without: a type that counts as none, in lower case.
   """
   import seqeval.scheme
 
@@ -148,7 +156,8 @@ def _entities(name, strict, true, predicted, scheme, type_=''):
   def shown(tag):
     prefix, kind = schemes.parts(tag)
     counts = prefix in allowed if strict else prefix != schemes.OUTSIDE
-    return f'{prefix}-{kind}' if counts and type_ in ('', kind) else schemes.OUTSIDE
+    counts = counts and type_ in ('', kind) and kind.lower() != without
+    return f'{prefix}-{kind}' if counts else schemes.OUTSIDE
 
   sentences = [[[shown(tag) for tag in tags] for tags in x] for x in (true, predicted)]
   return _library(name, *sentences, module='seqeval.metrics', **options)
@@ -163,7 +172,9 @@ OF_TYPE = {
   for mode in ('entity', 'strict')
   for n, measure in _MEASURES.items()
 }
-TAGS = {**OF_TYPE, 'accuracy': tag_accuracy}
+# of EuroEval
+_NO_MISC = functools.partial(_entities, 'f1_score', False, without='misc')
+TAGS = {**OF_TYPE, 'entity_f1_no_misc': _NO_MISC, 'accuracy': tag_accuracy}
 _AVERAGED = {
   f'{average}_{n}': functools.partial(_averaged, measure, average)
   for average in ('macro', 'micro', 'weighted')
@@ -178,6 +189,7 @@ OF_CLASSES = {
   'roc_auc': roc_auc,
   'mrr': mrr,
   'map': mean_average_precision,
+  'exact_match': exact_match,
 }
 OF_NUMBERS = {
   'pearson': functools.partial(_correlation, 'pearsonr'),

@@ -91,8 +91,9 @@ def score(names, task, split, outputs) -> dict[str, float]:
     return {name: float('nan') for name in names}
   inputs = task.kind.metric_inputs(task, split, outputs)
   functions = {n: metric(task.kind, n, task.labels, task.positive) for n in names}
-  groups = lambda f: {'groups': split.examples} if ranks(f) else {}
-  return {n: float(f(*inputs, **groups(f))) for n, f in functions.items()}
+  known = {'groups': lambda: split.examples, 'choices': lambda: split.source.values}
+  more = lambda f: {key: known[key]() for key in known.keys() & arguments(f)}
+  return {n: float(f(*inputs, **more(f))) for n, f in functions.items()}
 
 
 def metric(kind, name: str, names, positive: str = '') -> Callable:
@@ -120,12 +121,12 @@ def sign(kind, name: str) -> int:
 _SIGNS = {'higher': 1, 'lower': -1, '': 0}
 
 
-def ranks(metric: Callable) -> bool:
-  """Whether a metric ranks rows within groups: whether it has an argument `groups`."""
+def arguments(metric: Callable):
+  """The names of a metric's arguments. One with `groups` compares rows within groups."""
   try:
-    return 'groups' in inspect.signature(metric).parameters
+    return inspect.signature(metric).parameters
   except ValueError:  # inspect cannot read the arguments of some C functions
-    return False
+    return ()
 
 
 def check_metrics(kind, config, source, labels) -> None:

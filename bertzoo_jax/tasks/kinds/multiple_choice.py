@@ -1,13 +1,32 @@
 """The kind with one right option of several. Its output is `choice`, a score per option."""
 
+import functools
+
 import numpy as np
 
 from bertzoo_jax import parts
 from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import option_files
 from bertzoo_jax.tasks import report
+from bertzoo_jax.tasks.answering import question_metrics
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.kinds import kind as kind_lib
+
+
+def _answered(score, labels, logits, choices):
+  """The mean score of the best options, each beside the right one that it is most like, as ReCoRD's
+  (Zhang et al. 2018).
+
+  score: function (right, predicted) → float. choices: option_files.Choice of each row.
+  """
+  best = [c.options[np.argmax(row[: len(c.options)])] for c, row in zip(choices, logits)]
+  right = [c.answers or (c.options[label],) for c, label in zip(choices, labels)]
+  return np.mean([max(score(r, text) for r in each) for each, text in zip(right, best)])
+
+
+def _words_shared(right, predicted):
+  # 0 for texts of articles and punctuation alone, which SQuAD takes for no answer
+  return bool(question_metrics.normalized(right)) * question_metrics.overlap(right, predicted)
 
 
 def _report(task):
@@ -79,7 +98,11 @@ ROW = kind_lib.Kind(
   head='choice_head',
   outputs={'choice': 'rows'},
   encode=lambda examples, split, names, source: (np.array(examples.labels, np.int32), []),
-  metrics={'accuracy': metrics.accuracy},
+  metrics={
+    'accuracy': metrics.accuracy,
+    'f1': functools.partial(_answered, _words_shared),
+    'exact_match': functools.partial(_answered, question_metrics.same),
+  },
   metric_inputs=lambda task, split, outputs: (
     split.labels,
     np.asarray(outputs['choice'], np.float64),
