@@ -103,9 +103,9 @@ def markdown(table_lines: list[Line], majority: dict[str, float]) -> str:
 
 def _interval(scores) -> tuple[float, float]:
   """The mean and 1.96 standard errors of it, as EuroEval prints them; nan with a missing score."""
-  known = [math.nan if s is None else s for s in scores]
-  spread = statistics.stdev(known) if len(known) > 1 else math.nan
-  return statistics.fmean(known), 1.96 * spread / math.sqrt(len(known))
+  if None in scores or len(scores) < 2:
+    return math.nan if None in scores else scores[0], math.nan
+  return statistics.fmean(scores), 1.96 * statistics.stdev(scores) / math.sqrt(len(scores))
 
 
 def _median(scores, sign) -> float:
