@@ -33,15 +33,8 @@ _ALL = '@all'
 # Sections and fields whose values a grid may not vary: rows are read once, and the other fields
 # define the runs.
 _FIXED = ('name', 'source', 'features', 'length', 'metrics', 'grid', 'seed', 'seeds', 'init')
-_FIXED += (
-  'submission',
-  'objective.name',
-  'positive',
-  'max_train',
-  'max_dev',
-  'init_layers',
-  'draw',
-)
+_FIXED += ('submission', 'objective.name', 'positive', 'max_train', 'max_dev', 'init_layers')
+_FIXED += ('draw',)
 
 
 def is_fine_tuning(config) -> bool:
@@ -96,11 +89,7 @@ def _addresses(init):
 
 
 def check(config, weights, prefix: str = 'config') -> None:
-  """Raises UserError for mistakes that are known before files are read.
-
-  config: config of one task's fine-tuning. weights: Pretrained that it begins with. prefix: prefix
-  of the config's flags.
-  """
+  """Raises UserError for mistakes known before files are read. prefix: of the config's flags."""
   _check(config)
   most = pretrained.encoder(weights).max_positions
   if most is not None and config.length > most:
@@ -113,10 +102,7 @@ def check(config, weights, prefix: str = 'config') -> None:
 def runs(name: str, config, task, weights: list, workdir) -> list[jobs.Job]:
   """The runs of a task in order: all weights, for each the whole grid, for each point all seeds.
 
-  name: name of the task. config: config of the task's fine-tuning. task: tasks.Task. weights:
-  pretrained.Pretrained of every address. workdir: --workdir.
-
-  Raises UserError: a value of the grid that its field cannot have.
+  weights: Pretrained of every address. Raises UserError: a value that its field cannot have.
   """
   folder, out = storage.path(workdir) / name, []
   keys = [key for key, _ in config.grid]

@@ -19,11 +19,7 @@ from bertzoo_jax.training import data as training_data
 
 
 class Rows:
-  """A split of a task, to learn from or to evaluate on: see training.data.PhaseData.
-
-  Attributes:
-    rows_per_epoch: its rows.
-  """
+  """A split of a task, to learn from or to evaluate on: see training.data.PhaseData."""
 
   def __init__(self, split, experiment, task):
     self._split, self._size, self._seed = split, experiment.batch_size, experiment.seed

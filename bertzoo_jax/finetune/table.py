@@ -30,10 +30,8 @@ class Line(NamedTuple):
 
 
 def lines(task: str, metrics, results: list[dict], sign: int = 1, drawn=False) -> list[Line]:
-  """A Line per point and weights, in the order of the results.
-
-  metrics: names. sign: −1 if the first metric is better where it is lower. drawn: whether each run
-  drew its examples.
+  """A Line per point and weights, in the order of the results. sign: −1 if the first metric is
+  better where it is lower. drawn: whether each run drew its examples.
   """
   groups = {}
   for result in results:
@@ -55,8 +53,8 @@ def lines(task: str, metrics, results: list[dict], sign: int = 1, drawn=False) -
     named = ', '.join(f'{name}={value}' for name, (_, value) in zip(names, point))
     known = sorted(known, key=lambda s: -sign * s) or [math.nan]
     ends = _median(scores, sign), known[0], known[-1] if None not in scores else math.nan
-    about = (task, named, init, metrics[0], split, len(group))
-    table_lines.append(Line(*about, *ends, others, False, means))
+    ends = (metrics[0], split, len(group), *ends)
+    table_lines.append(Line(task, named, init, *ends, others, False, means))
   medians = [-math.inf if math.isnan(x.median) else sign * x.median for x in table_lines]
   number = medians.index(max(medians))
   table_lines[number] = table_lines[number]._replace(chosen=True)
@@ -70,13 +68,9 @@ def short(keys: list[str]) -> list[str]:
 
 
 def markdown(table_lines: list[Line], majority: dict[str, float]) -> str:
-  """A table of all lines, without the columns that would say nothing: points without a grid, best
-  and worst of one seed.
-
-  majority: {task: score of always saying the most frequent class}.
-  """
-  rows = [('task', 'point', 'score', 'seeds', 'median', 'best', 'worst', 'majority', 'others')]
-  rows[0] += ('mean ± 95 %, in %',)
+  """All lines, without columns that say nothing. majority: {task: score of the usual class}."""
+  names = 'task,point,score,seeds,median,best,worst,majority,others,mean ± 95 %'
+  rows = [tuple(names.split(','))]
   for line in table_lines:
     same_task = [other for other in table_lines if other.task == line.task]
     init = line.init if len({other.init for other in same_task}) > 1 else ''

@@ -55,10 +55,9 @@ def opened(config, task_dir: str, tokenizer, weights) -> tasks.Task:
 def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | None:
   """The results of the runs, in their order; None if the user interrupted before all were done.
 
-  runs: the jobs.Job of each run, all of the same task. task: that task, a tasks.Task. weights:
-  {address: Pretrained}. notice: runs.preemption.Preemption that handles signals. devices: jax
-  devices. Runs go one after the other on all of them, or one on each (`at_once`). say: prints a
-  line.
+  runs: of the same task. weights: {address: Pretrained}. notice: runs.preemption.Preemption that
+  handles signals. devices: jax devices. Runs go one after the other on all of them, or one on each
+  (`at_once`). say: prints a line.
 
   Raises UserError: see `train.train`; then no further run begins, and the runs in progress save and
   end. Raises Stopped: all runs diverged.
@@ -261,10 +260,8 @@ def fitting(folder, *more):
 
 
 def majority(task, metric: str) -> float:
-  """The dev score if every example gets the same prediction (`Kind.constant`).
-
-  It is, for example, the most frequent class of the train split, or the mean of its scores. nan if
-  the dev split has no labels, or if the kind of task has no such prediction.
+  """The dev score if all examples get one prediction (`Kind.constant`), as the most frequent class;
+  nan without labels of dev, or for a kind without such a prediction.
   """
   dev = rows.dev_of(task)
   outputs = None if dev is None else task.kind.constant(task, dev)

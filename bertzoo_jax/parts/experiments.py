@@ -35,9 +35,7 @@ PHRASES = Annotated[
 
 @fields.part()
 class Corpus:
-  """How `prepare` treats a text: sentences, held-out documents, duplicates, marks of words and of
-  larger units.
-  """
+  """How `prepare` treats a text: sentences, held-out documents, duplicates, marks of units."""
 
   splitter: Annotated[
     str,

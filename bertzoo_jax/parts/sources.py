@@ -16,11 +16,7 @@ COLUMN = Annotated[
   'may be several names by comma (multilabel); example is the number of an example in a '
   'submission. JSON keys have dots between levels.',
 ]
-TEXT = Annotated[
-  str,
-  "the name or number of a column, or a text with names in braces, 'Question: {question}'; '' for "
-  'none.',
-]
+TEXT = Annotated[str, "a column, or a text with columns in braces: 'Question: {question}'."]
 HEADER = Annotated[bool, 'whether the first line names the columns.']
 COLUMNS = Annotated[
   tuple,
@@ -85,9 +81,9 @@ class Table:
   example: COLUMN = ''
   layout: fields.one_of(
     'rows',
-    multirc='a row per answer: passage, question, answer',
+    multirc='a row per answer',
     wic='the word in quotation marks',
-    wsc='* noun * and # pronoun #',
+    wsc='* noun *, # pronoun #',
   ) = 'rows'
   header: HEADER = True
   columns: COLUMNS = ()
@@ -109,9 +105,7 @@ class Table:
 
 @fields.part('text_tuples')
 class TextTuples(Table):
-  """Rows of a table as `table`: two texts and a score; or, with an empty label, a query and its
-  positive, and negatives.
-  """
+  """Rows of a table: two texts and a score; or, without a label, a query, a positive, negatives."""
 
   negatives: Annotated[str, "names of the columns of negatives, by comma; '' for none."] = ''
 
@@ -194,9 +188,7 @@ class Choices:
     'parquet). Empty options are left out.',
   ] = 'options'
   answers: Annotated[
-    str,
-    "the column with a list of all right options, for f1 and exact_match; '' for none. In training "
-    'those beside the label are left out.',
+    str, "a column with lists of all right options, of which train keeps the label's; '' for none."
   ] = ''
   label: CHOICE_COLUMN = 'label'
   example: CHOICE_COLUMN = ''

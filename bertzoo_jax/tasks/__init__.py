@@ -79,8 +79,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
 def trained(config, labels, facts, tokenizer, shape, *, segments, max_length) -> Task:
   """The task of a trained network, for predictions: it has no splits and reads no files.
 
-  config: has the sections objective and features of the run. labels, facts: see Task.
-  tokenizer, shape, segments, max_length: see `open`.
+  config: has objective and features. labels, facts: see Task; other arguments: see `open`.
   """
   kind = kinds.get(config.objective.name)
   frame = frames.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)

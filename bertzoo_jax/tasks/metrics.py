@@ -2,9 +2,9 @@
 
 A metric of rows is a function (labels, logits) → float. labels: int [N] classes, float [N] scores
 or float [N, C] of 0 and 1; logits: [N, C], of scores [N, 1]. A metric that has an argument `groups`
-gets the names of the examples: rows of one name are ranked among one another. A metric of tags is a
-function (true, predicted, scheme) → float of two lists of sentences. Metrics in OF_LABEL and
-OF_TYPE have one more argument, the number of a class or the type of an entity: `precision/LABEL`.
+gets the names of the examples: rows of one name are of one group. A metric of tags is a function
+(true, predicted, scheme) → float of two lists of sentences. Metrics in OF_LABEL and OF_TYPE have
+one more argument, the number of a class or the type of an entity: `precision/LABEL`.
 
 The attribute `better` of a function is 'lower' if a lower value is better, and '' if it ranks no
 runs.
@@ -95,8 +95,6 @@ rmse.better = 'lower'
 def mrr(labels, logits, groups):
   """Mean reciprocal rank of the first row of class 1 in each group, sorted by the score of class 1.
   A group without such a row counts 0; rows of equal score keep their order.
-
-  groups: name of each row's group.
   """
   first = [np.flatnonzero(ranked) for ranked in _ranked(labels, logits, groups)]
   return np.mean([1 / (1 + ranked[0]) if len(ranked) else 0.0 for ranked in first])
@@ -113,10 +111,8 @@ def mean_average_precision(labels, logits, groups):
 
 def exact_match(labels, logits, groups):
   """Share of the groups whose rows are all right, as MultiRC's (Khashabi et al. 2018). See mrr."""
-  right = {}
-  for group, row in zip(groups, np.argmax(logits, axis=-1) == labels):
-    right[group] = right.get(group, True) and row
-  return np.mean(list(right.values()))
+  wrong = {g for g, is_wrong in zip(groups, np.argmax(logits, axis=-1) != labels) if is_wrong}
+  return 1 - len(wrong) / len(set(groups))
 
 
 def _ranked(labels, logits, groups):
@@ -156,8 +152,8 @@ def _entities(name, strict, true, predicted, scheme, type_='', without=None):
   def shown(tag):
     prefix, kind = schemes.parts(tag)
     counts = prefix in allowed if strict else prefix != schemes.OUTSIDE
-    counts = counts and type_ in ('', kind) and kind.lower() != without
-    return f'{prefix}-{kind}' if counts else schemes.OUTSIDE
+    counts = counts and kind.lower() != without
+    return f'{prefix}-{kind}' if counts and type_ in ('', kind) else schemes.OUTSIDE
 
   sentences = [[[shown(tag) for tag in tags] for tags in x] for x in (true, predicted)]
   return _library(name, *sentences, module='seqeval.metrics', **options)
@@ -172,9 +168,8 @@ OF_TYPE = {
   for mode in ('entity', 'strict')
   for n, measure in _MEASURES.items()
 }
-# of EuroEval
-_NO_MISC = functools.partial(_entities, 'f1_score', False, without='misc')
-TAGS = {**OF_TYPE, 'entity_f1_no_misc': _NO_MISC, 'accuracy': tag_accuracy}
+TAGS = {**OF_TYPE, 'accuracy': tag_accuracy}
+TAGS['entity_f1_no_misc'] = functools.partial(OF_TYPE['entity_f1'], without='misc')  # EuroEval
 _AVERAGED = {
   f'{average}_{n}': functools.partial(_averaged, measure, average)
   for average in ('macro', 'micro', 'weighted')

@@ -19,13 +19,14 @@ import functools
 from bertzoo_jax import parts
 from bertzoo_jax.configs.tasks import arguments
 
-_CB = ('entailment', 'contradiction', 'neutral')
-_RTE = ('entailment', 'not_entailment')
 _BOTH = ('f1', 'exact_match')
-_AX = dict(test_axb='AX-b/AX-b.jsonl?', test_axg='AX-g/AX-g.jsonl?')
+_TEXTS = functools.partial(parts.table, labels=('false', 'true'))
+_CHOICE = dict(
+  objective=parts.choice, features=functools.partial(parts.choice_rows, blank='@placeholder')
+)
 
 
-def _task(folder, source, metrics, epochs, more=(), fields=(), **columns):
+def _task(folder, source=_TEXTS, metrics=('accuracy',), epochs=10.0, more=(), fields=(), **columns):
   """more: further files. fields: of the task. columns: of the source."""
   files = dict(train='train.jsonl', dev='val.jsonl', test='test.jsonl?')
   files = {split: f'{folder}/{name.rstrip("?")}|{name}' for split, name in files.items()}
@@ -34,32 +35,53 @@ def _task(folder, source, metrics, epochs, more=(), fields=(), **columns):
   return dict(sources={'files': source}, **about, **dict(fields))
 
 
-def _rows(folder, *texts, metrics=('accuracy',), epochs=10.0, labels=('false', 'true'), **columns):
-  texts = dict(zip(('text_a', 'text_b'), texts))
-  return _task(folder, parts.table, metrics, epochs, labels=labels, **texts, **columns)
-
-
-def _choices(folder, layout, metrics, epochs, batch_size, **columns):
-  features = functools.partial(parts.choice_rows, blank='@placeholder')
-  fields = dict(objective=parts.choice, features=features, batch_size=batch_size)
-  columns |= dict(layout=layout, fields=fields)
-  return _task(folder, parts.choices, metrics, epochs, **columns)
-
-
-_PREMISE = 'premise|sentence1', 'hypothesis|sentence2'
-_ANSWER = 'Question: {question} Answer: {answer}'
-_COPA = dict(text='premise', options='choice1,choice2', label_form='from_0')
 TASKS = {
-  'boolq': _rows('BoolQ', 'question', 'passage', epochs=3.0),
-  'cb': _rows('CB', *_PREMISE, metrics=('accuracy', 'macro_f1'), labels=_CB),
-  'copa': _choices('COPA', 'copa', ('accuracy',), 10.0, 32, **_COPA),
-  'multirc': _rows(
-    'MultiRC', _ANSWER, 'passage', metrics=_BOTH, epochs=3.0, layout='multirc', labels=('0', '1')
+  'boolq': _task('BoolQ', epochs=3.0, text_a='question', text_b='passage'),
+  'cb': _task(
+    'CB',
+    metrics=('accuracy', 'macro_f1'),
+    text_a='premise',
+    text_b='hypothesis',
+    labels=('entailment', 'contradiction', 'neutral'),
   ),
-  'record': _choices('ReCoRD', 'record', _BOTH, 2.0, 4, answers='answers', label_form='text'),
-  'rte': _rows('RTE', *_PREMISE, metrics=('accuracy', 'matthews'), labels=_RTE, more=_AX),
-  'wic': _rows('WiC', 'sentence1', 'sentence2', layout='wic'),
-  'wsc': _rows('WSC', 'text', layout='wsc'),
+  'copa': _task(
+    'COPA',
+    parts.choices,
+    fields=_CHOICE,
+    layout='copa',
+    text='premise',
+    options='choice1,choice2',
+    label_form='from_0',
+  ),
+  'multirc': _task(
+    'MultiRC',
+    metrics=_BOTH,
+    epochs=3.0,
+    layout='multirc',
+    text_a='Question: {question} Answer: {answer}',
+    text_b='passage',
+    labels=('0', '1'),
+  ),
+  'record': _task(
+    'ReCoRD',
+    parts.choices,
+    _BOTH,
+    2.0,
+    fields=dict(_CHOICE, batch_size=4),
+    layout='record',
+    answers='answers',
+    label_form='text',
+  ),
+  'rte': _task(
+    'RTE',
+    metrics=('accuracy', 'matthews'),
+    more=dict(test_axb='AX-b/AX-b.jsonl?', test_axg='AX-g/AX-g.jsonl?'),
+    text_a='premise|sentence1',
+    text_b='hypothesis|sentence2',
+    labels=('entailment', 'not_entailment'),
+  ),
+  'wic': _task('WiC', layout='wic', text_a='sentence1', text_b='sentence2'),
+  'wsc': _task('WSC', layout='wsc', text_a='text'),
 }
 
 

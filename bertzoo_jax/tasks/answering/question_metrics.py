@@ -73,9 +73,7 @@ def _overlap_zh(right, predicted):
 
 
 def _best(score, right, predicted) -> np.ndarray:
-  """The score of each answer, float64 [Q]. A right answer that is empty once normalized is left out
-  if there is another.
-  """
+  """The score of each answer, float64 [Q]. Right answers without a word count if alone."""
   out = np.zeros(len(predicted))
   for i, (texts, text) in enumerate(zip(right, predicted, strict=True)):
     real = [t for t in texts if normalized(t)] or list(texts) or ['']

@@ -82,10 +82,8 @@ class Kind:
 
 
 def score(names, task, split, outputs) -> dict[str, float]:
-  """{metric: value}; all are nan if an output is not finite (a run that diverged).
-
-  names: metrics of the task's kind, NAME/LABEL, or package.module:name. task: Task. split: Split
-  with labels. outputs: outputs of the network.
+  """{metric: value}; all are nan if an output is not finite (a run that diverged). names: of
+  metrics, NAME/LABEL, or package.module:name. split: with labels.
   """
   if not all(np.isfinite(x).all() for x in outputs.values()):
     return {name: float('nan') for name in names}
@@ -150,9 +148,7 @@ def check_metrics(kind, config, source, labels) -> None:
 
 
 def check_parts(kind, config, splits) -> None:
-  """Raises UserError if config.source or config.features is of another kind of task. splits: {name:
-  examples}.
-  """
+  """Raises UserError for a source or features of another kind. splits: {name: examples}."""
   wanted = kind.inputs
   for split, examples in splits.items():
     known = isinstance(examples, Examples) and examples.records

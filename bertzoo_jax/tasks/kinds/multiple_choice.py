@@ -14,19 +14,10 @@ from bertzoo_jax.tasks.kinds import kind as kind_lib
 
 
 def _answered(score, labels, logits, choices):
-  """The mean score of the best options, each beside the right one that it is most like, as ReCoRD's
-  (Zhang et al. 2018).
-
-  score: function (right, predicted) → float. choices: option_files.Choice of each row.
-  """
+  """The mean score of the best options, each beside the right one most like it, as in ReCoRD."""
   best = [c.options[np.argmax(row[: len(c.options)])] for c, row in zip(choices, logits)]
   right = [c.answers or (c.options[label],) for c, label in zip(choices, labels)]
   return np.mean([max(score(r, text) for r in each) for each, text in zip(right, best)])
-
-
-def _words_shared(right, predicted):
-  # 0 for texts of articles and punctuation alone, which SQuAD takes for no answer
-  return bool(question_metrics.normalized(right)) * question_metrics.overlap(right, predicted)
 
 
 def _report(task):
@@ -100,7 +91,10 @@ ROW = kind_lib.Kind(
   encode=lambda examples, split, names, source: (np.array(examples.labels, np.int32), []),
   metrics={
     'accuracy': metrics.accuracy,
-    'f1': functools.partial(_answered, _words_shared),
+    # nothing but articles and punctuation shares no word, though SQuAD takes it for no answer
+    'f1': functools.partial(
+      _answered, lambda a, b: bool(question_metrics.normalized(a)) * question_metrics.overlap(a, b)
+    ),
     'exact_match': functools.partial(_answered, question_metrics.same),
   },
   metric_inputs=lambda task, split, outputs: (

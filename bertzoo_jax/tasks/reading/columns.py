@@ -15,9 +15,7 @@ _SLOT = re.compile(r'\{(.+?)\}')  # a column in a text of several
 
 def choose(field, names, known, path, needed=True, fixed=False) -> str:
   """The column of a file for a field of config.source: the first of 'NAME|NAME' that it has, or ''.
-  Raises UserError if there is no such column and the field is needed.
-
-  fixed: the names come from a trained network, so a file must have them.
+  fixed: names of a trained network. Raises UserError without a column that is needed.
   """
   for name in (names, names.removesuffix(files.OPTIONAL)):
     for one in (name, *name.split('|')):

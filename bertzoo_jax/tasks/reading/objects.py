@@ -1,64 +1,53 @@
-"""Objects of JSON that are no plain rows: a function of BY_NAME turns one into its rows.
-
-All layouts are SuperGLUE's (Wang et al. 2019, arXiv:1905.00537). A function raises one of
-errors.UNREADABLE for an object of another form.
-"""
+"""SuperGLUE's JSON objects (Wang et al. 2019, arXiv:1905.00537) as rows, by layout."""
 
 import re
 
 from bertzoo_jax.common import errors
 
-_ASKED = {'cause': 'What was the cause of this?', 'effect': 'What happened as a result?'}
+_ASKED = {'cause': 'What was the cause of this?', 'effect': 'What happened as a result?'}  # jiant
 
 
-def copa(row):
-  """The question `cause` or `effect` in words, those of jiant's code."""
-  yield {**row, 'question': _ASKED[row['question']]}
+def _copa(x):
+  return [x | {'question': _ASKED[x['question']]}]
 
 
-def multirc(row):
+def _multirc(x):
   """A row per answer, with the number of its question."""
-  for question in row['passage']['questions']:
-    for answer in question['answers']:
-      known = {'passage': row['passage']['text'], 'question': question['question']}
-      yield {**answer, **known, 'answer': answer['text'], 'idx': question['idx']}
+  text, asked = x['passage']['text'], x['passage']['questions']
+  about = lambda q: {'passage': text, 'question': q['question'], 'idx': q['idx']}
+  return [{**a, 'answer': a['text'], **about(q)} for q in asked for a in q['answers']]
 
 
-def record(row):
-  """A row per query, whose options are the entities of the passage; the label is its first answer.
+def _record(x):
+  """A row per query, with the entities as options. Spans end with their last character."""
+  text, rows = x['passage']['text'], []
+  options = [_cut(text, e['start'], e['end'] + 1) for e in x['passage']['entities']]
+  for query in x['qas']:
+    right = [answer['text'] for answer in query.get('answers', ())]
+    rows.append({'text': text, 'question': query['query'], 'idx': query['idx']})
+    rows[-1] |= {'options': [*dict.fromkeys(options)]} | (
+      {'label': right[0], 'answers': right} if right else {}
+    )
+  return rows
 
-  The spans of the file end with their last character.
+
+def _wic(x):
+  """Quotation marks around the word (GlossBERT: Huang et al. 2019, arXiv:1908.07245, §3.2)."""
+  marked = lambda n: _marked(x[f'sentence{n}'], (int(x[f'start{n}']), int(x[f'end{n}']), '"'))
+  return [x | {f'sentence{n}': marked(n) for n in '12'}]
+
+
+def _wsc(x):
+  """* noun * and # pronoun # (code of T5: Raffel et al. 2020). The file numbers words between
+  blanks; if the span is not there, the next one is taken, else the last.
   """
-  passage = row['passage']
-  options = [_cut(passage['text'], e['start'], e['end'] + 1) for e in passage['entities']]
-  for query in row['qas']:
-    answers = [answer['text'] for answer in query.get('answers', ())]
-    about = {'label': answers[0], 'answers': answers} if answers else {}
-    about |= {'text': passage['text'], 'options': list(dict.fromkeys(options))}
-    yield {'question': query['query'], 'idx': query['idx'], **about}
-
-
-def wic(row):
-  """Quotation marks around the word in both sentences, as in GlossBERT (Huang et al. 2019,
-  arXiv:1908.07245, §3.2).
-  """
-  spans = {n: (int(row[f'start{n}']), int(row[f'end{n}'])) for n in '12'}
-  yield row | {f'sentence{n}': _marked(row[f'sentence{n}'], (*spans[n], '"')) for n in '12'}
-
-
-def wsc(row):
-  """Asterisks around the noun, number signs around the pronoun, as in T5's code (Raffel et al.
-  2020, arXiv:1910.10683). The file numbers words between blanks. Where the word is another one, the
-  span is the next one behind it, else the last one.
-  """
-  text, target, spans = row['text'], row['target'], []
+  text, target, spans = x['text'], x['target'], []
   for n, mark in (('1', '*'), ('2', '#')):
-    span, word = target[f'span{n}_text'].lower(), target[f'span{n}_index']
-    begin = [m.start() for m in re.finditer(r'\S+', text)][word]
-    begin = text.lower().find(span, begin)
-    begin = begin if begin >= 0 else text.lower().rindex(span)
+    span, low = target[f'span{n}_text'].lower(), text.lower()
+    begin = [m.start() for m in re.finditer(r'\S+', text)][target[f'span{n}_index']]
+    begin = low.find(span, begin) if span in low[begin:] else low.rindex(span)
     spans.append((begin, begin + len(span), mark))
-  yield row | {'text': _marked(text, *spans)}
+  return [x | {'text': _marked(text, *spans)}]
 
 
 def _cut(text, begin, end) -> str:
@@ -68,16 +57,16 @@ def _cut(text, begin, end) -> str:
 
 
 def _marked(text, *spans) -> str:
-  """A text with marks before and behind spans. spans: (first character, that behind it, mark)."""
+  """spans: (first character, that behind the span, mark)."""
   for begin, end, mark in sorted(spans, reverse=True):
     text = f'{text[:begin]}{mark} {_cut(text, begin, end)} {mark}{text[end:]}'
   return text
 
 
-BY_NAME = {'copa': copa, 'multirc': multirc, 'record': record, 'wic': wic, 'wsc': wsc}
+BY_NAME = {'copa': _copa, 'multirc': _multirc, 'record': _record, 'wic': _wic, 'wsc': _wsc}
 
 
 def rows(layout: str, value, where: str) -> list:
   """The rows of an object. Raises UserError, which begins with `where`, for another form."""
   with errors.unreadable(f'{where} has not the layout {layout} (config.source.layout): mend it'):
-    return list(BY_NAME[layout](value))
+    return BY_NAME[layout](value)

@@ -65,10 +65,9 @@ def records(file, choose, make, form=AUTO) -> Iterator[Record | Skipped]:
 def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | Skipped]:
   """Yields the rows of a file; its suffix decides how it is read.
 
-  data: the bytes of the file. path: path of the file. choose: names of columns → {key: column to
-  read}; raises UserError if one is missing. form: has header, columns, separator and quotes, as
-  parts/sources.py:table has them, and may have layout. The columns of a file without any names are
-  called 0, 1, ….
+  choose: names of columns → {key: column to read}; raises UserError if one is missing. form: the
+  fields of parts/sources.py:table about columns and layout. The columns of a file without any names
+  are called 0, 1, ….
 
   Raises UserError: another kind of file or encoding; quotes that do not end.
   """
