@@ -63,7 +63,7 @@ TASK_FILES = tuple(
   if 'def get_config' in p.read_text(encoding='utf-8')
 )
 TASKS = tuple((file, task) for file in TASK_FILES for task in module(f'tasks.{file}').TASKS)
-SUITES = ('glue',)
+SUITES = ('babylm', 'glue', 'superglue')
 
 
 def fields(section, name, **changes):

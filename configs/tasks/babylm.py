@@ -17,8 +17,7 @@ import functools
 from bertzoo_jax import parts
 from bertzoo_jax.configs.tasks import arguments
 
-_SCORES = ('accuracy', 'f1', 'matthews')
-_F1 = ('f1', 'accuracy', 'matthews')
+_SCORES, _F1 = ('accuracy', 'f1', 'matthews'), ('f1', 'accuracy', 'matthews')
 _WSC = 'Does "{span2_text}" refer to "{span1_text}" in this passage?'
 _PIPELINE = dict(
   seed=42,
@@ -36,8 +35,7 @@ def _task(name, *texts, metrics=_SCORES, labels=('0', '1'), batch_size=32, epoch
   columns = dict(zip(('text_a', 'text_b'), texts), labels=labels)
   files = dict(train=f'{name}.train.jsonl', dev=f'{name}.valid.jsonl')
   sources = {'table': functools.partial(parts.table, files=files, **columns)}
-  rows = dict(batch_size=batch_size, epochs=epochs)
-  return dict(_PIPELINE, sources=sources, metrics=metrics, **rows)
+  return dict(_PIPELINE, sources=sources, metrics=metrics, batch_size=batch_size, epochs=epochs)
 
 
 TASKS = {

@@ -33,15 +33,9 @@ _FINETUNING = dict(
   optimizer=functools.partial(parts.adamw, b2=0.999, eps=1e-8, weight_decay=0.0, clip_norm=1.0),
   schedule=functools.partial(parts.linear_after_warmup, learning_rate=2e-5, warmup=0),
 )
-_METRICS = {
-  'classify': ('matthews', 'macro_f1'),
-  'tag': ('entity_f1_no_misc', 'entity_f1'),
-  'qa': ('f1', 'exact_match'),
-}
-TASKS = {
-  name: own.TASKS[name] | _FINETUNING | dict(metrics=metrics, submission={})
-  for name, metrics in _METRICS.items()
-}
+TASKS = {name: own.TASKS[name] | _FINETUNING for name in ('classify', 'tag', 'qa')}
+TASKS['classify']['metrics'] = ('matthews', 'macro_f1')
+TASKS['tag']['metrics'] = ('entity_f1_no_misc', 'entity_f1')
 
 
 def get_config(argument='classify'):
