@@ -55,7 +55,7 @@ SIZES = tuple((system, size) for system in SYSTEMS for size in getattr(module(sy
 # Files of configs/tasks that hold fine-tuning configs: (file, task). Those of SUITES have `all`.
 TASK_FILES = holding('def get_config', 'configs/tasks')
 TASKS = tuple((file, task) for file in TASK_FILES for task in module(f'tasks.{file}').TASKS)
-SUITES = ('glue',)
+SUITES = ('babylm', 'glue', 'superglue')
 
 
 def fields(section, name, **changes):

@@ -12,7 +12,7 @@ import numpy as np
 # Purposes of draws: with different purposes, draws of a row never share bits.
 PHASE, SHUFFLE, EPOCH, ROW, SHORT, TARGET, COIN, CUT = range(1, 9)
 DOCUMENT, SENTENCE, TRIM_A, TRIM_B, SELECT, ROUND, CORRUPT, REPLACE = range(9, 17)
-COUNT, CONTEXT, SPREAD, PERMUTE, SIMILAR, PARTS, CORPUS, CAUSAL = range(17, 25)
+COUNT, CONTEXT, SPREAD, PERMUTE, SIMILAR, PARTS, CORPUS, CAUSAL, DRAW = range(17, 26)
 
 # 2³²/φ; C. Wellons's "lowbias32"; murmur3
 _STEP, _MIX_1, _MIX_2, _CROSS = (0x9E3779B9, 0x7FEB352D, 0x846CA68B, 0x85EBCA6B)

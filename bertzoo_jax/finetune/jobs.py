@@ -1,6 +1,4 @@
-"""Jobs: the trainings that a fine-tuning or a table asks for, their order, and the threads that
-run them.
-"""
+"""The trainings of a fine-tuning or a table: their order, and the threads that run them."""
 
 import concurrent.futures
 import contextlib
@@ -44,10 +42,8 @@ class Job(NamedTuple):
 
 
 def in_order(needs: dict[str, str], what: str = '') -> list[str]:
-  """Orders names so that each comes after the one that it needs.
-
-  needs: {name: the name that it needs, or any other value}. what: begins the message of the
-    UserError for names that need each other.
+  """Orders names, each after the one that it needs. needs: {name: that name, or any other value}.
+  what: begins the message of the UserError for names that need each other.
   """
   ordered = []
   while rest := [name for name in needs if name not in ordered]:

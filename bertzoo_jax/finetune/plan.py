@@ -34,6 +34,7 @@ _ALL = '@all'
 # define the runs.
 _FIXED = ('name', 'source', 'features', 'length', 'metrics', 'grid', 'seed', 'seeds', 'init')
 _FIXED += ('submission', 'objective.name', 'positive', 'max_train', 'max_dev', 'init_layers')
+_FIXED += ('draw',)
 
 
 def is_fine_tuning(config) -> bool:
@@ -88,11 +89,7 @@ def _addresses(init):
 
 
 def check(config, weights, prefix: str = 'config') -> None:
-  """Raises UserError for mistakes that are known before files are read.
-
-  config: config of one task's fine-tuning. weights: Pretrained that it begins with. prefix: prefix
-  of the config's flags.
-  """
+  """Raises UserError for mistakes known before files are read. prefix: of the config's flags."""
   _check(config)
   most = pretrained.encoder(weights).max_positions
   if most is not None and config.length > most:
@@ -105,10 +102,7 @@ def check(config, weights, prefix: str = 'config') -> None:
 def runs(name: str, config, task, weights: list, workdir) -> list[jobs.Job]:
   """The runs of a task in order: all weights, for each the whole grid, for each point all seeds.
 
-  name: name of the task. config: config of the task's fine-tuning. task: tasks.Task. weights:
-  pretrained.Pretrained of every address. workdir: --workdir.
-
-  Raises UserError: a value of the grid that its field cannot have.
+  weights: Pretrained of every address. Raises UserError: a value that its field cannot have.
   """
   folder, out = storage.path(workdir) / name, []
   keys = [key for key, _ in config.grid]
@@ -170,14 +164,14 @@ def resolve(config, task, weights) -> experiments.Run:
       'below 1 it is a share of the steps.'
     )
   run = dict(config.run)
-  if config.choose == 'best' and run['eval_every']:
+  if config.choose != 'last' and run['eval_every']:
     raise errors.UserError(
-      f'config.run.eval_every={run["eval_every"]} and config.choose=best are both set: for dev '
-      f'scores, set --config.choose_every={run["eval_every"]} instead.'
+      f'config.run.eval_every={run["eval_every"]} and config.choose={config.choose} are both set: '
+      f'set --config.choose_every={run["eval_every"]} instead.'
     )
-  if config.choose != 'best' and (config.patience or config.choose_every):
+  if config.choose == 'last' and (config.patience or config.choose_every):
     raise errors.UserError(
-      'config.patience and config.choose_every need dev scores during training: set '
+      'config.patience and config.choose_every are for runs that choose a checkpoint: set '
       '--config.choose=best.'
     )
   if not run['eval_every']:

@@ -19,11 +19,7 @@ from bertzoo_jax.training import data as training_data
 
 
 class Rows:
-  """A split of a task, to learn from or to evaluate on: see training.data.PhaseData.
-
-  Attributes:
-    rows_per_epoch: its rows.
-  """
+  """A split of a task, to learn from or to evaluate on: see training.data.PhaseData."""
 
   def __init__(self, split, experiment, task):
     self._split, self._size, self._seed = split, experiment.batch_size, experiment.seed
@@ -58,10 +54,10 @@ def data_of(run: resolve.Run, task, weights) -> training_data.Data:
     {name: (x.shape, x.dtype) for name, x in longest.items()},
     Rows(train, experiment, task),
     {} if dev is None else {'': Rows(dev, experiment, task)},
+    patience=experiment.patience,
   )
   if experiment.choose == 'best':
-    scores = functools.partial(_scores, run, task, dev)
-    phase = phase._replace(scores=scores, patience=experiment.patience)
+    phase = phase._replace(scores=functools.partial(_scores, run, task, dev))
   return training_data.Data(
     corpus={
       'hash': task.hash,

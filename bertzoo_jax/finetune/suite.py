@@ -87,9 +87,10 @@ def finetune(
         chosen = runs[number]
         best[name] = f'{chosen.folder}@{results[number]["step"]}'
         majority[name] = work.majority(task, tuning.metrics[0])
-        table_lines += table.lines(name, tuning.metrics, results, task.sign)
+        drawn = tuning.draw == 'bootstrap'
+        table_lines += table.lines(name, tuning.metrics, results, task.sign, drawn)
         with work.fitting(chosen.folder):
-          _write(name, tuning, task, chosen, results, begun, workdir)
+          _write(name, tuning, work.drawn(task, chosen), chosen, results, begun, workdir)
         if unlabelled is not None:
           _predict(predict, unlabelled, task, chosen, workdir)
       if not table_lines:

@@ -26,11 +26,12 @@ class Line(NamedTuple):
   worst: float
   others: dict  # {'split metric': median} of all other scores
   chosen: bool  # whether it is the point with the best median
+  means: dict = {}  # {'split metric': (mean, radius of its 95 % interval)} of drawn examples
 
 
-def lines(task: str, metrics: tuple[str, ...], results: list[dict], sign: int = 1) -> list[Line]:
+def lines(task: str, metrics, results: list[dict], sign: int = 1, drawn=False) -> list[Line]:
   """A Line per point and weights, in the order of the results. sign: −1 if the first metric is
-  better where it is lower.
+  better where it is lower. drawn: whether each run drew its examples.
   """
   groups = {}
   for result in results:
@@ -40,17 +41,20 @@ def lines(task: str, metrics: tuple[str, ...], results: list[dict], sign: int = 
   for (init, point), group in groups.items():
     split, scores = next(iter(group[0]['scores']), ''), [r['score'] for r in group]
     known = [s for s in scores if s is not None]
-    others = {
-      f'{s} {m}': _median([r['scores'][s][m] for r in group], sign)
+    each = {
+      f'{s} {m}': [r['scores'][s][m] for r in group]
       for s, values in group[0]['scores'].items()
       for m in values
-      if (s, m) != (split, metrics[0])
     }
+    means = {name: _interval(x) for name, x in each.items()} if drawn else {}
+    each.pop(f'{split} {metrics[0]}', None)
+    others = {name: _median(x, sign) for name, x in each.items()}
     names = short([key for key, _ in point])
     named = ', '.join(f'{name}={value}' for name, (_, value) in zip(names, point))
     known = sorted(known, key=lambda s: -sign * s) or [math.nan]
     ends = _median(scores, sign), known[0], known[-1] if None not in scores else math.nan
-    table_lines.append(Line(task, named, init, metrics[0], split, len(group), *ends, others, False))
+    ends = (metrics[0], split, len(group), *ends)
+    table_lines.append(Line(task, named, init, *ends, others, False, means))
   medians = [-math.inf if math.isnan(x.median) else sign * x.median for x in table_lines]
   number = medians.index(max(medians))
   table_lines[number] = table_lines[number]._replace(chosen=True)
@@ -64,12 +68,9 @@ def short(keys: list[str]) -> list[str]:
 
 
 def markdown(table_lines: list[Line], majority: dict[str, float]) -> str:
-  """A table of all lines, without the columns that would say nothing: points without a grid, best
-  and worst of one seed.
-
-  majority: {task: score of always saying the most frequent class}.
-  """
-  rows = [('task', 'point', 'score', 'seeds', 'median', 'best', 'worst', 'majority', 'others')]
+  """All lines, without columns that say nothing. majority: {task: score of the usual class}."""
+  names = 'task,point,score,seeds,median,best,worst,majority,others,mean ± 95 %'
+  rows = [tuple(names.split(','))]
   for line in table_lines:
     same_task = [other for other in table_lines if other.task == line.task]
     init = line.init if len({other.init for other in same_task}) > 1 else ''
@@ -84,12 +85,21 @@ def markdown(table_lines: list[Line], majority: dict[str, float]) -> str:
         str(line.seeds),
         *map(_shown, scores),
         others or '–',
+        ', '.join(f'{n} {100 * m:.2f} ± {100 * r:.2f}' for n, (m, r) in line.means.items()),
       )
     )
   empty = {1} if all(row[1] == '–' for row in rows[1:]) else set()
   empty |= {5, 6} if all(line.seeds == 1 for line in table_lines) else set()
+  empty |= set() if any(line.means for line in table_lines) else {9}
   rows = [[cell for i, cell in enumerate(row) if i not in empty] for row in rows]
   return tables.aligned(rows, markdown=True) + '\n'
+
+
+def _interval(scores) -> tuple[float, float]:
+  """The mean and 1.96 standard errors of it, as EuroEval prints them; nan with a missing score."""
+  if None in scores or len(scores) < 2:
+    return math.nan if None in scores else scores[0], math.nan
+  return statistics.fmean(scores), 1.96 * statistics.stdev(scores) / math.sqrt(len(scores))
 
 
 def _median(scores, sign) -> float:

@@ -55,10 +55,9 @@ def opened(config, task_dir: str, tokenizer, weights) -> tasks.Task:
 def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | None:
   """The results of the runs, in their order; None if the user interrupted before all were done.
 
-  runs: the jobs.Job of each run, all of the same task. task: that task, a tasks.Task. weights:
-  {address: Pretrained}. notice: runs.preemption.Preemption that handles signals. devices: jax
-  devices. Runs go one after the other on all of them, or one on each (`at_once`). say: prints a
-  line.
+  runs: of the same task. weights: {address: Pretrained}. notice: runs.preemption.Preemption that
+  handles signals. devices: jax devices. Runs go one after the other on all of them, or one on each
+  (`at_once`). say: prints a line.
 
   Raises UserError: see `train.train`; then no further run begins, and the runs in progress save and
   end. Raises Stopped: all runs diverged.
@@ -106,6 +105,11 @@ def train_all(runs, task, weights, notice, devices, say=print) -> list[dict] | N
   return [results[run.folder] for run in runs]
 
 
+def drawn(task, job) -> tasks.Task:
+  """The task with the examples of a job."""
+  return task.drawn(job.seed) if job.experiment.draw == 'bootstrap' else task
+
+
 def at_once(runs, devices: int) -> int:
   """Number of runs that train at the same time, one per device; 1 for one run on all devices."""
   # wandb allows one run per process.
@@ -126,6 +130,7 @@ def _one(job, task, weights, notice, devices, alone) -> dict | None:
   interrupted. alone: whether it is the only run. Only such a run shows its progress, and raises
   Diverged if it diverges.
   """
+  task = drawn(task, job)
   if (job.folder / job.record).exists():
     return _scored_again(job, task, _read(job, task))
   run = job.resolved
@@ -139,7 +144,7 @@ def _one(job, task, weights, notice, devices, alone) -> dict | None:
     return _write(job, 0, {name: nothing for name in labelled}, str(e))
   if outcome['interrupted'] and outcome['step'] < outcome['end']:
     return None
-  chosen = step_folders.best(job.folder) if job.experiment.choose == 'best' else None
+  chosen = step_folders.best(job.folder) if job.experiment.choose != 'last' else None
   address = str(job.folder) if chosen is None else f'{job.folder}@{chosen}'
   params, step, _ = checkpoint.load_params(address)
   outputs = {
@@ -255,10 +260,8 @@ def fitting(folder, *more):
 
 
 def majority(task, metric: str) -> float:
-  """The dev score if every example gets the same prediction (`Kind.constant`).
-
-  It is, for example, the most frequent class of the train split, or the mean of its scores. nan if
-  the dev split has no labels, or if the kind of task has no such prediction.
+  """The dev score if all examples get one prediction (`Kind.constant`), as the most frequent class;
+  nan without labels of dev, or for a kind without such a prediction.
   """
   dev = rows.dev_of(task)
   outputs = None if dev is None else task.kind.constant(task, dev)
@@ -272,7 +275,7 @@ def _keep_best(finished, results, sign):
     folder = run.folder / step_folders.FOLDER
     if run is not kept and folder.exists():
       shutil.rmtree(folder) if not storage.is_remote(folder) else folder.rmtree()
-  if kept.experiment.choose == 'best':
+  if kept.experiment.choose != 'last':
     for step in step_folders.steps(kept.folder):
       if step != results[kept.folder]['step']:
         step_folders.delete(kept.folder / step_folders.FOLDER / str(step))

@@ -106,9 +106,7 @@ class Disentangled(Transformer):
 
 @fields.part('two_stream', frozen=False)
 class TwoStream(Layers):
-  """A content and a query stream, relative positions and a memory (Yang et al. 2019 §2.3 to 2.5;
-  code of the release).
-  """
+  """Two streams, relative positions and a memory (Yang et al. 2019 §2.3 to 2.5; released code)."""
 
   memory_length: Annotated[
     fields.TOKENS_OR_0, 'tokens of earlier rows that each layer remembers; 0 for none.'

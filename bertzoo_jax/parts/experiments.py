@@ -35,9 +35,7 @@ PHRASES = Annotated[
 
 @fields.part()
 class Corpus:
-  """How `prepare` treats a text: sentences, held-out documents, duplicates, marks of words and of
-  larger units.
-  """
+  """How `prepare` treats a text: sentences, held-out documents, duplicates, marks of units."""
 
   splitter: Annotated[
     str,
@@ -242,14 +240,18 @@ class FineTuning:
     "that entity_f1 and the like are of; '' for all.",
   ] = ''
   choose: Annotated[
-    fields.one_of('last', 'best'),
-    'the checkpoint of a run that is scored and kept: last | best (by the dev score).',
+    fields.one_of('last', 'best', 'lowest_loss'),
+    'the checkpoint of a run that is scored and kept: last | best (by the dev score) | lowest_loss '
+    '(of dev).',
   ] = 'last'
-  choose_every: Annotated[fields.STEPS, 'steps between dev scores; 0 for an epoch.'] = 0
+  choose_every: Annotated[fields.STEPS, 'steps between evaluations; 0 for an epoch.'] = 0
   patience: Annotated[
     fields.COUNT_OR_0,
-    'with choose=best: a run ends after this many dev scores without a better one; 0: never.',
+    'without choose=last: a run ends after this many evaluations without a better one; 0: never.',
   ] = 0
+  draw: fields.one_of(
+    all='as they are', bootstrap='as many, drawn with replacement by the seed of a run'
+  ) = 'all'
   max_train: AT_MOST = 0
   max_dev: AT_MOST = 0
   source: dict

@@ -122,10 +122,8 @@ _TYPES = {str: 'a text', bool: 'True or False', tuple: 'a tuple'}
 
 
 def part(name: str = '', frozen: bool = True) -> Callable:
-  """Makes a class the declaration of a part: a dataclass of keyword-only fields.
-
-  name: of the part in a config; '' for a section that has no `name`, and for fields that several
-    parts have. frozen: False for encoders, whose modules inherit the fields.
+  """Makes a class a declaration of keyword-only fields. name: of the part; '' for a section without
+  `name`, and for fields of several parts. frozen: False for encoders, whose modules inherit them.
   """
 
   def declared(module):
@@ -171,9 +169,7 @@ def _section(declared):
 
 
 def declaration(part) -> type | None:
-  """The dataclass of a part's fields: its first argument's, its class or a base class; None if its
-  arguments are its fields.
-  """
+  """The dataclass that declares a part's fields; None if they are its arguments."""
   if inspect.isclass(part):
     return next((x for x in (part, *part.__bases__) if 'part_name' in vars(x)), None)
   first = next(iter((_arguments(part) or {}).values()), None)
@@ -203,12 +199,10 @@ def _evaluated(field, part):
 
 
 def check(key: str, value, annotation=None, prefix: str = 'config.', choices: bool = True) -> None:
-  """Raises UserError for a value that is not in the range of its field, or of another type, and for
-  a number that is not finite.
+  """Raises UserError for a value of another range or type, and for a number that is not finite.
 
-  key: key of the field in the config. value: value of the field, with tuples for lists. annotation:
-  annotation of the field; None if it is not declared. prefix: prefix of the key, in the message.
-  choices: whether to check names, too.
+  value: with tuples for lists. annotation: None for a field that is not declared. prefix: of the
+  key, in the message. choices: whether to check names, too.
   """
   if any(not math.isfinite(x) or abs(x) > _LARGEST for x in numbers_in(value)):
     raise errors.UserError(f'{prefix}{key} is {_shown(value)}: a finite number is needed.')

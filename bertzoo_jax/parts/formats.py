@@ -68,18 +68,14 @@ class SegmentPairs:
 
 @fields.part('sentence_pairs')
 class SentencePairs:
-  """Two single sentences, the second the true next one or a random one of another document (Liu et
-  al. 2019 §4.2).
-  """
+  """Two sentences, the second the true next one or of another document (Liu et al. 2019 §4.2)."""
 
   negative_rate: NEGATIVE_RATE = 0.5
 
 
 @fields.part('adjacent_segments')
 class AdjacentSegments:
-  """Running text of one document in one or two segments, never a false pair (Clark et al. 2020;
-  code of ELECTRA's release).
-  """
+  """One or two segments of a document, never a false pair (Clark et al. 2020; ELECTRA's code)."""
 
   single_rate: Annotated[fields.SHARE, 'share of rows with one segment.'] = 0.1
   short_rate: Annotated[fields.SHARE, 'share of rows with a random shorter target length.'] = 0.05
@@ -87,9 +83,7 @@ class AdjacentSegments:
 
 @fields.part('memory_segments')
 class MemorySegments:
-  """Rows that continue from step to step: [reused part] A [SEP] B [SEP] [CLS] (Yang et al. 2019
-  §2.5; code of XLNet).
-  """
+  """Rows that go on: [reused part] A [SEP] B [SEP] [CLS] (Yang et al. 2019 §2.5; XLNet's code)."""
 
   reuse_length: Annotated[
     fields.TOKENS, 'tokens by which a step moves on; the memory keeps their states.'

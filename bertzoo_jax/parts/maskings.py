@@ -43,9 +43,7 @@ class Token:
 
 @fields.part('whole_word')
 class WholeWord:
-  """All pieces of the chosen words (Google's BERT, Cui et al. 2019), phrases or entities (Sun et
-  al. 2019 §3.2).
-  """
+  """All pieces of words (BERT, Cui et al. 2019), phrases or entities (Sun et al. 2019 §3.2)."""
 
   rate: Annotated[
     fields.SHARE_BETWEEN,
@@ -140,6 +138,4 @@ class Permutation:
 
 @fields.part('in_order')
 class InOrder:
-  """Predicts each token from the tokens before it. `permutation_lm` is then a language model from
-  left to right.
-  """
+  """Predicts each token from those before it: `permutation_lm` then goes from left to right."""

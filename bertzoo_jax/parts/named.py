@@ -36,10 +36,9 @@ def resolve(name: str, table: dict, what: str):
 
 
 def outside(name: str, what: str, fits=callable):
-  """The object at `package.module:name`. Raises UserError if the user has not named it (trust.py),
-  and if there is no such module or name.
+  """The object at `package.module:name`. fits: object → whether "did you mean" may suggest it.
 
-  fits: object → whether "did you mean" may suggest it.
+  Raises UserError if the user has not named it (trust.py), or there is no such module or name.
   """
   module_name, _, attribute = name.partition(':')
   if not all(word.isidentifier() for word in (*module_name.split('.'), *attribute.split('.'))):

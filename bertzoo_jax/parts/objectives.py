@@ -16,9 +16,7 @@ class Mlm:
 
 @fields.part('mlm_pair')
 class MlmPair:
-  """Masked language modelling plus a two-way classification of the pair: mlm + pair_weight · pair
-  (Devlin et al. 2018 A.2).
-  """
+  """Masked language modelling and classes of pairs: mlm + pair_weight · pair (BERT, A.2)."""
 
   pair_weight: PAIR_WEIGHT = 1.0
 
@@ -117,9 +115,7 @@ class PermutationLm:
 
 @fields.part('memory_mlm')
 class MemoryMlm(PermutationLm):
-  """Masked language modelling with a memory: the denoising autoencoder that Yang et al. 2019
-  compare with (Table 6).
-  """
+  """Masked language modelling with a memory: the autoencoder of Yang et al. 2019, Table 6."""
 
 
 @fields.part('corruption_detection')
@@ -152,18 +148,14 @@ class Sampling:
 
 @fields.part('replaced_token_frozen')
 class ReplacedTokenFrozen(CorruptionDetection, Sampling):
-  """The second of two stages: a discriminator that starts with the weights of the generator, which
-  is frozen.
-  """
+  """The second of two stages: a discriminator with the weights of the frozen generator."""
 
   discriminator_weight: WEIGHT = 50.0
 
 
 @fields.part('replace_mlm')
 class ReplaceMlm(Sampling):
-  """Masked language modelling with a generator's tokens in place of masks (Clark et al. 2020
-  §3.5).
-  """
+  """Masked language modelling with a generator's tokens, not masks (Clark et al. 2020 §3.5)."""
 
   width: SHARE_OF_NETWORK = 0.25
   depth: SHARE_OF_NETWORK = 1.0
@@ -190,6 +182,4 @@ class ReplacedToken(ReplaceMlm, ReplacedTokenFrozen):
 
 @fields.part('replaced_token_adversarial')
 class ReplacedTokenAdversarial(ReplacedToken):
-  """As replaced_token, but the generator learns to fool the discriminator (REINFORCE; Clark et al.
-  2020, appendix F).
-  """
+  """As replaced_token; the generator learns to fool the discriminator (REINFORCE; appendix F)."""

@@ -45,9 +45,7 @@ class Adamw:
 
 @fields.part('adamw_uncorrected')
 class AdamwUncorrected(Adamw):
-  """Adam without bias correction and with decoupled decay, as in Google's BERT (code of the
-  release).
-  """
+  """Adam without bias correction, with decoupled decay, as in Google's BERT (released code)."""
 
   b2: B2 = 0.999
   no_decay: NO_DECAY = NORMS_AND_BIASES
@@ -65,9 +63,7 @@ class Lamb(AdamwUncorrected):
 
 @fields.part('stable_adamw')
 class StableAdamw(Adamw):
-  """AdamW with smaller steps if gradients are large for their second moment (Wortsman et al. 2023,
-  Algorithm 2; ModernBERT).
-  """
+  """AdamW with smaller steps where gradients are large (Wortsman et al. 2023, Algorithm 2)."""
 
   weight_decay: WEIGHT_DECAY = 1e-5
   no_decay: NO_DECAY = NORMS_AND_BIASES
@@ -75,9 +71,7 @@ class StableAdamw(Adamw):
 
 @fields.part('muon')
 class Muon(Adamw):
-  """Muon for the matrices of the layers, AdamW for the rest (Jordan et al. 2024; Liu et al.
-  2025).
-  """
+  """Muon for the matrices of layers, else AdamW (Jordan et al. 2024; Liu et al. 2025)."""
 
   momentum: Annotated[fields.SHARE_BELOW_1, 'μ, of the gradients of matrices.'] = 0.95
   iterations: Annotated[fields.COUNT, 'of Newton and Schulz.'] = 5

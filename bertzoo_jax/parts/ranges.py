@@ -96,9 +96,7 @@ def check_fields(config, prefix: str = 'config.', choices: bool = True) -> None:
 
 
 def table(config) -> list[Row]:
-  """Every field of a config. Imports the modules of the user's parts, whose fields with a default
-  need not be in the config.
-  """
+  """Every field of a config. Imports the user's parts, whose defaults need not be in the config."""
   flat = {}
   for section, values in config.items():
     usual = named.defaults(values, section) if hasattr(values, 'items') else {}
@@ -113,9 +111,7 @@ def table(config) -> list[Row]:
 
 
 def _annotation(config, key, outside=False):
-  """The annotation of a field; None if no part declares it. outside: whether to look in a user's
-  part, which imports its module.
-  """
+  """The annotation of a field, or None. outside: whether to import a user's part for it."""
   section, _, name = key.rpartition('.')
   part = None
   if not section:

@@ -11,9 +11,7 @@ END_SHARE = Annotated[fields.SHARE, 'rate of the last update as a share of the p
 
 @fields.part('linear_from_start')
 class LinearFromStart:
-  """Warmup peak·s/W, then the line peak·(1 − s/T) measured from step 0, with its jump at W
-  (Google's BERT).
-  """
+  """Warmup peak·s/W, then peak·(1 − s/T) from step 0, with its jump at W (Google's BERT)."""
 
   learning_rate: LEARNING_RATE = 1e-4
   warmup: WARMUP = 10_000
@@ -45,9 +43,7 @@ class LinearProduct(LinearFromStart):
 
 @fields.part('linear_to_floor')
 class LinearToFloor(LinearFromStart):
-  """Warmup peak·s/W, then linear from the peak at W to end_share·peak at the end (code of
-  XLNet).
-  """
+  """Warmup peak·s/W, then linear from the peak at W to end_share·peak (code of XLNet)."""
 
   learning_rate: LEARNING_RATE = 4e-4
   warmup: WARMUP = 40_000

@@ -16,6 +16,7 @@ COLUMN = Annotated[
   'may be several names by comma (multilabel); example is the number of an example in a '
   'submission. JSON keys have dots between levels.',
 ]
+TEXT = Annotated[str, "a column, or a text with columns in braces: 'Question: {question}'."]
 HEADER = Annotated[bool, 'whether the first line names the columns.']
 COLUMNS = Annotated[
   tuple,
@@ -74,10 +75,16 @@ class Table:
   """
 
   files: FILES
-  text_a: COLUMN
-  text_b: COLUMN = ''
+  text_a: TEXT
+  text_b: TEXT = ''
   label: COLUMN = 'label'
   example: COLUMN = ''
+  layout: fields.one_of(
+    'rows',
+    multirc='a row per answer',
+    wic='the word in quotation marks',
+    wsc='* noun *, # pronoun #',
+  ) = 'rows'
   header: HEADER = True
   columns: COLUMNS = ()
   separator: SEPARATOR = 'auto'
@@ -98,9 +105,7 @@ class Table:
 
 @fields.part('text_tuples')
 class TextTuples(Table):
-  """Rows of a table as `table`: two texts and a score; or, with an empty label, a query and its
-  positive, and negatives.
-  """
+  """Rows of a table: two texts and a score; or, without a label, a query, a positive, negatives."""
 
   negatives: Annotated[str, "names of the columns of negatives, by comma; '' for none."] = ''
 
@@ -169,11 +174,11 @@ class Choices:
     '{split: file name in --task_dir}, as for a table; or the name of a folder with files of RACE.',
   ]
   layout: Annotated[
-    fields.one_of('auto', 'race', 'dream', 'mctest', 'table'),
+    fields.one_of('auto', 'race', 'dream', 'mctest', 'copa', 'record', 'table'),
     'race (a JSON object per file: article, questions, options, answers) | dream (a JSON array of '
     'dialogues) | mctest (stories as text or as a table, with a file of answers, .ans, beside) | '
-    'table (tsv, txt, csv, jsonl, json or parquet) | auto (by what the file begins with). The '
-    'fields below are those of a table.',
+    "copa | record (SuperGLUE's JSON lines) | table (tsv, txt, csv, jsonl, json or parquet) | auto "
+    '(by what the file begins with). The fields below are those of a table.',
   ] = 'auto'
   text: CHOICE_COLUMN = 'text'
   question: CHOICE_COLUMN = 'question'
@@ -182,6 +187,9 @@ class Choices:
     'the columns of the options, with commas between; or one column that has lists of them (JSON, '
     'parquet). Empty options are left out.',
   ] = 'options'
+  answers: Annotated[
+    str, "a column with lists of all right options, of which train keeps the label's; '' for none."
+  ] = ''
   label: CHOICE_COLUMN = 'label'
   example: CHOICE_COLUMN = ''
   label_form: Annotated[

@@ -18,9 +18,7 @@ MIN_FREQUENCY = Annotated[fields.COUNT_OR_0, 'least count of a merge in training
 
 @fields.part('wordpiece')
 class Wordpiece:
-  """WordPiece (Devlin et al. 2018 §3; code of the release): [PAD] [UNK] [CLS] [SEP] [MASK],
-  `##` inside words.
-  """
+  """WordPiece (Devlin et al. 2018 §3; code): [PAD] [UNK] [CLS] [SEP] [MASK], `##` inside words."""
 
   vocab_size: VOCAB_SIZE = 30522
   lowercase: LOWERCASE = True
@@ -95,8 +93,6 @@ class Sentencepiece:
 
 @fields.part('published')
 class Published:
-  """The tokenizer of a Hugging Face directory, split as its own tokenizer.json says: prepare
-  --tokenizer hf:DIR.
-  """
+  """The tokenizer of a Hugging Face directory, by its own tokenizer.json."""
 
   vocab_size: VOCAB_SIZE = 'auto'

@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 
+from bertzoo_jax.common import hashing
 from bertzoo_jax.parts import named
 from bertzoo_jax.tasks import features
 from bertzoo_jax.tasks import frames
@@ -48,6 +49,16 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
   more = dict(segments=segments, max_length=max_length)
   task = trained(config, names, {}, tokenizer, shape, **more)
   splits = {n: task.rows(*numbered[n], n) for n in sorted(numbered, key=_order)}
+
+  def drawn(seed):
+    out = {}
+    for number, name in enumerate(splits):
+      examples, array = numbered[name]
+      examples = examples.take(_with_replacement(seed, number, len(examples)))
+      array = None if array is None else kind.encode(examples, name, names, source)[0]
+      out[name] = task.rows(examples, array, name)
+    return dataclasses.replace(task, splits=out)
+
   task = dataclasses.replace(
     task,
     name=config.name,
@@ -58,6 +69,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
     notes=(*source.notes, *notes),
     facts=kind.facts(names, splits[TRAIN]),
     read=lambda path, rows=task.rows: rows(source.read(path)),
+    drawn=drawn,
   )
   if any(map(named.is_outside, (config.objective.name, *task.metrics))):
     kind_lib.try_out(task)
@@ -67,8 +79,7 @@ def open(config, task_dir, tokenizer, shape, *, segments: int, max_length: int) 
 def trained(config, labels, facts, tokenizer, shape, *, segments, max_length) -> Task:
   """The task of a trained network, for predictions: it has no splits and reads no files.
 
-  config: has the sections objective and features of the run. labels, facts: see Task.
-  tokenizer, shape, segments, max_length: see `open`.
+  config: has objective and features. labels, facts: see Task; other arguments: see `open`.
   """
   kind = kinds.get(config.objective.name)
   frame = frames.Frame(shape.single, shape.pair, dict(tokenizer.special), segments, max_length)
@@ -106,6 +117,11 @@ def _split(config, tokenizer, frame, label_form, name, examples, numbers) -> Spl
     label_type=label_form[1],
     **vars(rows),
   )
+
+
+def _with_replacement(seed: int, split: int, count: int) -> np.ndarray:
+  key = hashing.fold(hashing.fold(hashing.new_key(seed), hashing.DRAW), split)
+  return hashing.below(hashing.bits(key, np.arange(count)), count)
 
 
 def _order(name):

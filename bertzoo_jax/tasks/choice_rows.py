@@ -18,10 +18,7 @@ def choice_rows(
   The question and its option are one text: the option replaces the question's blank, or follows the
   question. It keeps `option_tokens` tokens, and the text is cut at its end to fit the row. Without
   a text, the row has the question beside the option. Rows that fill a unit have only special tokens
-  and option_weights 0.
-
-  examples: N of them. numbers: labels, int32 [N]; None without. tokenizer: has
-  encode_as_transformers. frame: frames.Frame of the rows. fields: fields of config.features.
+  and option_weights 0. Arguments: see `features.texts`.
 
   Raises UserError: more options than fit; no room.
   """

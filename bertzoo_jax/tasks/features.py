@@ -17,13 +17,10 @@ from bertzoo_jax.tasks.frames import Rows
 
 
 def texts(examples, numbers, tokenizer, frame) -> Rows:
-  """One text or two in one row.
+  """One text or two in one row. The ends of texts are cut, as the `tokenizers` library does with
+  longest_first. numbers: labels of the examples; None without. frame: frames.Frame.
 
-  examples: N of them. numbers: their labels; None without. tokenizer: has encode_as_transformers.
-  frame: frames.Frame of the rows.
-
-  The ends of texts are cut, as the `tokenizers` library does with longest_first. Raises UserError
-  if there is no room for a token.
+  Raises UserError if there is no room for a token.
   """
   is_pair = examples.values[0].b is not None
   room = frame.room(is_pair, 1 + is_pair)

@@ -63,10 +63,8 @@ def cap(splits: dict, source: Source) -> list[str]:
 
 
 def take_dev(splits: dict, source: Source, units='examples', by='a hash') -> list[str]:
-  """Moves a share of train to the split `dev` if there is no dev split; returns notes.
-
-  splits: {name: examples}, which is changed. source: has dev_share and stratified, see `held_out`.
-  units, by: words of the note: the name of examples, and the rule that chooses them.
+  """Moves a share of train to `dev` in `splits` if there is no dev split; returns notes. units, by:
+  the name of examples, and the rule that chooses them, for the note.
   """
   if any(name.startswith('dev') for name in splits):
     return []
@@ -79,13 +77,8 @@ def take_dev(splits: dict, source: Source, units='examples', by='a hash') -> lis
 
 
 def held_out(examples, share: float, stratified: bool = False) -> tuple:
-  """(the rest, a share of the examples), chosen by a hash of `examples.keys`.
-
-  Equal keys go to the same side. The choice does not depend on the order of the examples or on a
-  seed.
-
-  stratified: whether the share is taken of the examples of each label; equal keys with different
-    labels may then be separated.
+  """(the rest, a share of the examples), chosen by a hash of `examples.keys`: equal keys go to
+  the same side. stratified: whether the share is taken of each label; it may part equal keys.
 
   Raises UserError: the share leaves one side without examples.
   """

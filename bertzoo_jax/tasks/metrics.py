@@ -2,9 +2,9 @@
 
 A metric of rows is a function (labels, logits) → float. labels: int [N] classes, float [N] scores
 or float [N, C] of 0 and 1; logits: [N, C], of scores [N, 1]. A metric that has an argument `groups`
-gets the names of the examples: rows of one name are ranked among one another. A metric of tags is a
-function (true, predicted, scheme) → float of two lists of sentences. Metrics in OF_LABEL and
-OF_TYPE have one more argument, the number of a class or the type of an entity: `precision/LABEL`.
+gets the names of the examples: rows of one name are of one group. A metric of tags is a function
+(true, predicted, scheme) → float of two lists of sentences. Metrics in OF_LABEL and OF_TYPE have
+one more argument, the number of a class or the type of an entity: `precision/LABEL`.
 
 The attribute `better` of a function is 'lower' if a lower value is better, and '' if it ranks no
 runs.
@@ -95,8 +95,6 @@ rmse.better = 'lower'
 def mrr(labels, logits, groups):
   """Mean reciprocal rank of the first row of class 1 in each group, sorted by the score of class 1.
   A group without such a row counts 0; rows of equal score keep their order.
-
-  groups: name of each row's group.
   """
   first = [np.flatnonzero(ranked) for ranked in _ranked(labels, logits, groups)]
   return np.mean([1 / (1 + ranked[0]) if len(ranked) else 0.0 for ranked in first])
@@ -109,6 +107,12 @@ def mean_average_precision(labels, logits, groups):
     places = np.flatnonzero(ranked)
     each.append(np.mean(np.arange(1, len(places) + 1) / (places + 1)) if len(places) else 0.0)
   return np.mean(each)
+
+
+def exact_match(labels, logits, groups):
+  """Share of the groups whose rows are all right, as MultiRC's (Khashabi et al. 2018). See mrr."""
+  wrong = {g for g, is_wrong in zip(groups, np.argmax(logits, axis=-1) != labels) if is_wrong}
+  return 1 - len(wrong) / len(set(groups))
 
 
 def _ranked(labels, logits, groups):
@@ -131,11 +135,11 @@ def tag_accuracy(true, predicted, scheme):
   return right / max(sum(map(len, true)), 1)
 
 
-def _entities(name, strict, true, predicted, scheme, type_=''):
+def _entities(name, strict, true, predicted, scheme, type_='', without=None):
   """A score over all entities, or over the entities of one type, as seqeval has it.
 
   strict: by the scheme (IOB2, BIOES and BILOU), so that tags that it does not allow belong to no
-  entity.
+  entity. without: a type that counts as none, in lower case.
   """
   import seqeval.scheme
 
@@ -148,6 +152,7 @@ def _entities(name, strict, true, predicted, scheme, type_=''):
   def shown(tag):
     prefix, kind = schemes.parts(tag)
     counts = prefix in allowed if strict else prefix != schemes.OUTSIDE
+    counts = counts and kind.lower() != without
     return f'{prefix}-{kind}' if counts and type_ in ('', kind) else schemes.OUTSIDE
 
   sentences = [[[shown(tag) for tag in tags] for tags in x] for x in (true, predicted)]
@@ -164,6 +169,7 @@ OF_TYPE = {
   for n, measure in _MEASURES.items()
 }
 TAGS = {**OF_TYPE, 'accuracy': tag_accuracy}
+TAGS['entity_f1_no_misc'] = functools.partial(OF_TYPE['entity_f1'], without='misc')  # EuroEval
 _AVERAGED = {
   f'{average}_{n}': functools.partial(_averaged, measure, average)
   for average in ('macro', 'micro', 'weighted')
@@ -178,6 +184,7 @@ OF_CLASSES = {
   'roc_auc': roc_auc,
   'mrr': mrr,
   'map': mean_average_precision,
+  'exact_match': exact_match,
 }
 OF_NUMBERS = {
   'pearson': functools.partial(_correlation, 'pearsonr'),

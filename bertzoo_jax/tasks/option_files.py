@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.examples import UNLABELLED
 from bertzoo_jax.tasks.examples import Examples
 from bertzoo_jax.tasks.examples import Record
@@ -30,6 +31,7 @@ class Choice(NamedTuple):
   # label of the right option, as written; after `numbered` its number from 0
   label: str | int | None = None
   label_form: str = ''  # one of FORMS, in which the layout writes labels; '' for any
+  answers: tuple[str, ...] = ()  # all right options, as texts; () for that of the label
   most: int = 0  # largest number of options of a question of the task
   form = 'choices'
 
@@ -210,8 +212,9 @@ def _table(file):
   named = [name.strip() for name in fields.options.split(',') if name.strip()]
 
   def choose(known):
-    names = ('text', 'question', 'example', 'label')[: 3 if file.split == UNLABELLED else 4]
-    out = columns.chosen(fields, names, known, path, ('label',) if is_test else ())
+    names = ('text', 'question', 'example', 'label', 'answers')
+    names = names[: 3 if file.split == UNLABELLED else 5]
+    out = columns.chosen(fields, names, known, path, ('label', 'answers') if is_test else ())
     if not named:
       raise errors.UserError(
         'config.source.options is empty: name the columns of the options, '
@@ -224,7 +227,8 @@ def _table(file):
     # a single column has lists
     options = list(map(row.text, keys)) if len(keys) > 1 else row.text(keys[0], _as_list)
     label = row.text('label', tables.as_label).strip() or None
-    value = Choice(row.text('text'), row.text('question'), options, label)
+    answers = tuple(row.text('answers', _as_list)) if 'answers' in row.values else ()
+    value = Choice(row.text('text'), row.text('question'), options, label, '', answers)
     return Record(row.place, row.text('example').strip() or None, value)
 
   return tables.records(file, choose, choice, fields)
@@ -239,7 +243,8 @@ def _as_list(value, where) -> list[str]:
   return [tables.as_text(v, where) for v in value]
 
 
-LAYOUTS = {'race': _race, 'dream': _dream, 'mctest': _mctest, 'table': _table}
+LAYOUTS = {'race': _race, 'dream': _dream, 'mctest': _mctest}
+LAYOUTS |= dict.fromkeys(('table', 'copa', 'record'), _table)
 
 
 # --- labels ---
@@ -255,13 +260,16 @@ def numbered(splits: dict[str, Examples], form: str):
   form = _form(known) if form == 'auto' and known else form
   most = max(len(record.value.options) for record in records)
 
-  def value(record):
+  def value(record, is_train):
     choice, label = record.value, None
-    kept = [i for i, option in enumerate(choice.options) if option.strip()]
+    number = None if choice.label is None else _number(choice, form)
+    others = choice.answers if is_train else ()
+    kept = [
+      i for i, x in enumerate(choice.options) if x.strip() and (i == number or x not in others)
+    ]
     if len(kept) < 2:
       raise errors.UserError(f'{record.place} has {len(kept)} options: at least two are needed.')
     if choice.label is not None:
-      number = _number(choice, form)
       if number not in kept:
         raise errors.UserError(
           f'{record.place} has the label {str(choice.label)!r}, which is not one of '
@@ -272,7 +280,8 @@ def numbered(splits: dict[str, Examples], form: str):
     return choice._replace(options=[choice.options[i] for i in kept], label=label, most=most)
 
   notes = [f'Labels are read as {form} (source.label_form).'] if known else []
-  return {name: examples.changed(value) for name, examples in splits.items()}, notes
+  out = {n: e.changed(lambda r, n=n: value(r, n == TRAIN)) for n, e in splits.items()}
+  return out, notes
 
 
 def _number(one: Choice, form):

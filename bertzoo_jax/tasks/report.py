@@ -66,9 +66,7 @@ def repeat_lines(task) -> list[str]:
 
 
 def known_lines(task, what: str) -> list[str]:
-  """How many examples of other splits share a key with train. what: their name in the
-  sentence, with `known` and `total`.
-  """
+  """How many examples share a key with train. what: the sentence, with `known` and `total`."""
   lines, learned = [], set(task.splits[TRAIN].source.keys)
   for s in task.splits.values():
     if s.name != TRAIN and (known := sum(key in learned for key in s.source.keys)):

@@ -43,20 +43,9 @@ def entities(tags: Sequence[str]) -> list[tuple[str, int, int]]:
   An entity begins at a tag with B or S, after O, E or S, and where the type changes. It ends before
   O and before the next entity. So I after O begins an entity, too.
   """
-  out, begin, before = [], None, (OUTSIDE, '')
-  for i, tag in enumerate([*tags, OUTSIDE]):
-    prefix, type_ = parts(tag)
-    outside = prefix == OUTSIDE
-    begins = not outside and (
-      prefix in 'BS' or before[0] in ('E', 'S', OUTSIDE) or before[1] != type_
-    )
-    if begin is not None and (outside or begins):
-      out.append((before[1], begin, i - 1))
-      begin = None
-    if begins:
-      begin = i
-    before = (prefix, type_)
-  return out
+  from seqeval.metrics.sequence_labeling import get_entities  # with scikit-learn
+
+  return get_entities(['-'.join(parts(tag)).strip('-') for tag in tags])
 
 
 def detect(sentences) -> str:
@@ -82,9 +71,7 @@ def unknown_prefixes(tags: Iterable[str]) -> list[str]:
 
 
 def misspelt(tags: Iterable[str]) -> str:
-  """The first tag that differs from a scheme only by case, hyphen, 0 for O, or a prefix at the end
-  (PER-B); '' without one.
-  """
+  """The first tag that is a misspelt one of a scheme (o, 0, b_PER, PER-B); '' without one."""
   tags = sorted(set(tags))
   ahead = lambda tag: re.sub('^(?!.[-_:/])(.+)[-_:/]([BIESLUbieslu])$', r'\2-\1', tag)
   right = lambda tag: re.sub(

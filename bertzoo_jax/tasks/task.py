@@ -82,6 +82,8 @@ class Task:
   rows: Callable  # function (examples, their labels as numbers or None, name) → Split
   # function path of a file → Split without labels; None of a trained network
   read: Callable | None = None
+  # function seed → the task with as many examples, drawn with replacement; None as `read`
+  drawn: Callable | None = None
   positive: str = ''  # the label that metrics of one label count; '' for none
   logit_threshold: float = 0.0  # the logit above which one of several labels is predicted
 

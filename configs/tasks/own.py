@@ -51,6 +51,12 @@ def _columns(text_a='text', text_b='', label='label'):
   }
 
 
+def _vectors(objective, label, *metrics):
+  columns = dict(files=_FILES, text_a='text_a', text_b='text_b', label=label)
+  sources = {'text_tuples': lambda: parts.text_tuples(**columns)}
+  return dict(sources=sources, objective=objective, features=parts.text_rows, metrics=metrics)
+
+
 TASKS = {
   'classify': dict(sources=_columns(), metrics=('accuracy', 'macro_f1')),
   'pairs': dict(sources=_columns('text_a', 'text_b'), metrics=('accuracy', 'macro_f1')),
@@ -59,26 +65,8 @@ TASKS = {
     objective=parts.regression,
     metrics=('spearman', 'pearson'),
   ),
-  'similar': dict(
-    sources={
-      'text_tuples': lambda: parts.text_tuples(
-        files=_FILES, text_a='text_a', text_b='text_b', label='score'
-      )
-    },
-    objective=parts.cosent,
-    features=parts.text_rows,
-    metrics=('spearman', 'pearson'),
-  ),
-  'positives': dict(
-    sources={
-      'text_tuples': lambda: parts.text_tuples(
-        files=_FILES, text_a='text_a', text_b='text_b', label=''
-      )
-    },
-    objective=parts.in_batch_negatives,
-    features=parts.text_rows,
-    metrics=('recall@1', 'recall@10', 'mrr'),
-  ),
+  'similar': _vectors(parts.cosent, 'score', 'spearman', 'pearson'),
+  'positives': _vectors(parts.in_batch_negatives, '', 'recall@1', 'recall@10', 'mrr'),
   'multilabel': dict(
     sources=_columns(),
     objective=parts.multilabel,

@@ -19,7 +19,7 @@ WAIT = 20.0  # seconds that a run goes on if nothing stops it
 
 def runs(folder, count, **machinery):
   made = types.SimpleNamespace(**{'mesh': (-1, 1, 1), 'wandb': '', **machinery})
-  fields = dict(metrics=('accuracy',), choose='last', init_layers='')
+  fields = dict(metrics=('accuracy',), choose='last', draw='all', init_layers='')
   experiment = types.SimpleNamespace(run=made, **fields)
   made = lambda n: jobs.Job('t', str(n), n, experiment, folder / str(n), plan.RESULT, 'W')
   return [made(n) for n in range(count)]

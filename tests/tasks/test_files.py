@@ -258,5 +258,7 @@ def test_metrics_of_ranks_need_the_column_of_the_question(tmp_path):
   usual = kind.score(('mrr', 'map'), task, dev, task.kind.constant(task, dev))
   assert usual == {'mrr': 0.5, 'map': 0.5}
   config.source.example = ''
-  with pytest.raises(errors.UserError, match="'mrr', which ranks .* --config.source.example=NAME"):
+  with pytest.raises(
+    errors.UserError, match="'mrr', which compares .* --config.source.example=NAME"
+  ):
     opened().report()

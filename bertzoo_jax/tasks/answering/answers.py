@@ -106,11 +106,8 @@ def from_beams(windows, outputs) -> tuple[Spans, np.ndarray]:
 def extract(
   windows, questions, spans: Spans, odds, may_have_none: bool, threshold: float
 ) -> Answers:
-  """The best answer to each question, and its n best ones.
-
-  windows: windows.Windows. questions: examples of questions.Question, Q of them. spans: candidates
-  of all windows. odds: float64 [Q], of no answer. may_have_none: whether to give no answer if the
-  odds are above the threshold. threshold: threshold of the odds.
+  """The best answer to each question, and its n best ones. spans: candidates of all windows. odds:
+  float64 [Q], of no answer, which is given, if may_have_none, where they are above the threshold.
   """
   number = windows.question[spans.window]
   score = spans.start_score + spans.end_score

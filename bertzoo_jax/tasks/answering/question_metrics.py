@@ -47,11 +47,11 @@ def segments(text: str) -> list[str]:
   return out + _WORDS.findall(word)
 
 
-def _same(right, predicted):
+def same(right, predicted):
   return float(normalized(right) == normalized(predicted))
 
 
-def _overlap(right, predicted):
+def overlap(right, predicted):
   a, b = normalized(right).split(), normalized(predicted).split()
   if not a or not b:
     return float(a == b)
@@ -73,9 +73,7 @@ def _overlap_zh(right, predicted):
 
 
 def _best(score, right, predicted) -> np.ndarray:
-  """The score of each answer, float64 [Q]. A right answer that is empty once normalized is left out
-  if there is another.
-  """
+  """The score of each answer, float64 [Q]. Right answers without a word count if alone."""
   out = np.zeros(len(predicted))
   for i, (texts, text) in enumerate(zip(right, predicted, strict=True)):
     real = [t for t in texts if normalized(t)] or list(texts) or ['']
@@ -106,10 +104,10 @@ def _mean(score, right, answers):
 # punctuation, English articles and blanks; F1 over the words that both have, each as often as it
 # occurs in both, 1 if both have no answer; both at the threshold for no answer that makes them
 # highest; and that threshold of F1, config.features.no_answer_threshold.
-exact_match, f1 = (functools.partial(_mean, score) for score in (_same, _overlap))
-best_exact_match = lambda right, answers: _at_best_threshold(_same, right, answers)[0]
-best_f1 = lambda right, answers: _at_best_threshold(_overlap, right, answers)[0]
-best_threshold = lambda right, answers: _at_best_threshold(_overlap, right, answers)[1]
+exact_match, f1 = (functools.partial(_mean, score) for score in (same, overlap))
+best_exact_match = lambda right, answers: _at_best_threshold(same, right, answers)[0]
+best_f1 = lambda right, answers: _at_best_threshold(overlap, right, answers)[0]
+best_threshold = lambda right, answers: _at_best_threshold(overlap, right, answers)[1]
 best_threshold.better = ''  # a threshold is no score
 # CMRC2018: right but for case and punctuation; F1 of the longest piece that both share, in Chinese
 # characters and words of other scripts. Words are split by NLTK's rules, but for its list of

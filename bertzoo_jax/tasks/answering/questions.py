@@ -85,9 +85,7 @@ def remarks(splits: dict[str, Examples]):
 
 
 def learnable(train: Examples):
-  """(the questions whose answer is in their passage, or that have no answer; notes). Raises
-  UserError if there are no such questions.
-  """
+  """(the questions that can be learned, notes). Raises UserError if there are none."""
   kept = [i for i, q in enumerate(train.values) if not q.label or q.span != NOWHERE]
   if not kept:
     raise errors.UserError(

@@ -67,10 +67,7 @@ class Windows:
 def question_windows(
   fields: definitions.QuestionWindows, examples, numbers, tokenizer, frame: frames.Frame
 ) -> frames.Rows:
-  """A row for each window of each question's passage.
-
-  examples: Q examples of questions.Question. numbers: not used. tokenizer: has encode_with_offsets.
-  frame: frames.Frame of the rows. fields: fields of config.features.
+  """A row for each window of each question's passage. Arguments: see `features.texts`.
 
   Returns Rows of W windows. labels: int32 [W, 2], positions of the answer's first and last token,
   twice that of the special token for no answer; None without answers. token_features: answer_mask,

@@ -49,10 +49,8 @@ def get(objective: str) -> Kind:
 
 
 def for_head(head: str, params, problem: str | None = None) -> Kind:
-  """The kind of a head of a Hugging Face directory.
-
-  head: its name; params: its parameters. problem: `problem_type` of config.json, or None. Raises
-  UserError for a problem_type that no kind has.
+  """The kind of a head of a Hugging Face directory. params: of the head. problem: `problem_type` of
+  config.json, or None. Raises UserError for a problem_type that no kind has.
   """
   candidates = [kind for kind in BY_NAME.values() if kind.head == head and kind.opens(params)]
   problems = {kind.problem: kind for kind in candidates if kind.problem}

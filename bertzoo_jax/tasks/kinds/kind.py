@@ -82,17 +82,16 @@ class Kind:
 
 
 def score(names, task, split, outputs) -> dict[str, float]:
-  """{metric: value}; all are nan if an output is not finite (a run that diverged).
-
-  names: metrics of the task's kind, NAME/LABEL, or package.module:name. task: Task. split: Split
-  with labels. outputs: outputs of the network.
+  """{metric: value}; all are nan if an output is not finite (a run that diverged). names: of
+  metrics, NAME/LABEL, or package.module:name. split: with labels.
   """
   if not all(np.isfinite(x).all() for x in outputs.values()):
     return {name: float('nan') for name in names}
   inputs = task.kind.metric_inputs(task, split, outputs)
   functions = {n: metric(task.kind, n, task.labels, task.positive) for n in names}
-  groups = lambda f: {'groups': split.examples} if ranks(f) else {}
-  return {n: float(f(*inputs, **groups(f))) for n, f in functions.items()}
+  known = {'groups': lambda: split.examples, 'choices': lambda: split.source.values}
+  more = lambda f: {key: known[key]() for key in known.keys() & arguments(f)}
+  return {n: float(f(*inputs, **more(f))) for n, f in functions.items()}
 
 
 def metric(kind, name: str, names, positive: str = '') -> Callable:
@@ -120,12 +119,12 @@ def sign(kind, name: str) -> int:
 _SIGNS = {'higher': 1, 'lower': -1, '': 0}
 
 
-def ranks(metric: Callable) -> bool:
-  """Whether a metric ranks rows within groups: whether it has an argument `groups`."""
+def arguments(metric: Callable):
+  """The names of a metric's arguments. One with `groups` compares rows within groups."""
   try:
-    return 'groups' in inspect.signature(metric).parameters
+    return inspect.signature(metric).parameters
   except ValueError:  # inspect cannot read the arguments of some C functions
-    return False
+    return ()
 
 
 def check_metrics(kind, config, source, labels) -> None:
@@ -149,9 +148,7 @@ def check_metrics(kind, config, source, labels) -> None:
 
 
 def check_parts(kind, config, splits) -> None:
-  """Raises UserError if config.source or config.features is of another kind of task. splits: {name:
-  examples}.
-  """
+  """Raises UserError for a source or features of another kind. splits: {name: examples}."""
   wanted = kind.inputs
   for split, examples in splits.items():
     known = isinstance(examples, Examples) and examples.records

@@ -1,13 +1,23 @@
 """The kind with one right option of several. Its output is `choice`, a score per option."""
 
+import functools
+
 import numpy as np
 
 from bertzoo_jax import parts
 from bertzoo_jax.tasks import metrics
 from bertzoo_jax.tasks import option_files
 from bertzoo_jax.tasks import report
+from bertzoo_jax.tasks.answering import question_metrics
 from bertzoo_jax.tasks.examples import TRAIN
 from bertzoo_jax.tasks.kinds import kind as kind_lib
+
+
+def _answered(score, labels, logits, choices):
+  """The mean score of the best options, each beside the right one most like it, as in ReCoRD."""
+  best = [c.options[np.argmax(row[: len(c.options)])] for c, row in zip(choices, logits)]
+  right = [c.answers or (c.options[label],) for c, label in zip(choices, labels)]
+  return np.mean([max(score(r, text) for r in each) for each, text in zip(right, best)])
 
 
 def _report(task):
@@ -79,7 +89,14 @@ ROW = kind_lib.Kind(
   head='choice_head',
   outputs={'choice': 'rows'},
   encode=lambda examples, split, names, source: (np.array(examples.labels, np.int32), []),
-  metrics={'accuracy': metrics.accuracy},
+  metrics={
+    'accuracy': metrics.accuracy,
+    # nothing but articles and punctuation shares no word, though SQuAD takes it for no answer
+    'f1': functools.partial(
+      _answered, lambda a, b: bool(question_metrics.normalized(a)) * question_metrics.overlap(a, b)
+    ),
+    'exact_match': functools.partial(_answered, question_metrics.same),
+  },
   metric_inputs=lambda task, split, outputs: (
     split.labels,
     np.asarray(outputs['choice'], np.float64),

@@ -83,11 +83,11 @@ def others(task) -> list:
 def _check_groups(task):
   """Raises UserError if a metric ranks rows within groups, and no two rows of dev share one."""
   known = task.kind.metrics
-  ranking = [n for n in task.metrics if n in known and kind_lib.ranks(known[n])]
+  ranking = [n for n in task.metrics if n in known and 'groups' in kind_lib.arguments(known[n])]
   for s in others(task) if ranking else ():
     if len(set(s.examples)) == len(s):
       raise errors.UserError(
-        f'config.metrics has {ranking[0]!r}, which ranks the rows of a question, but no two '
+        f'config.metrics has {ranking[0]!r}, which compares the rows of a question, but no two '
         f'rows of {s.name} share a question: name the column of the question, '
         '--config.source.example=NAME.'
       )

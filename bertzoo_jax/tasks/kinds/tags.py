@@ -56,7 +56,7 @@ def _facts(names, train):
 
 
 def _check(config, source, names):
-  wanted = [n for n in config.metrics if n.partition('/')[0] in metrics.OF_TYPE]
+  wanted = [n for n in config.metrics if n.startswith(('entity_', 'strict_'))]
   odd = [label for label in names if label != schemes.OUTSIDE and '-' not in label]
   if wanted and odd:
     raise errors.UserError(

@@ -1,6 +1,7 @@
 """Which columns of a file hold the texts, the label and the name of an example."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,12 +10,12 @@ from bertzoo_jax.tasks import examples
 from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.tasks.reading import tables
 
+_SLOT = re.compile(r'\{(.+?)\}')  # a column in a text of several
+
 
 def choose(field, names, known, path, needed=True, fixed=False) -> str:
   """The column of a file for a field of config.source: the first of 'NAME|NAME' that it has, or ''.
-  Raises UserError if there is no such column and the field is needed.
-
-  fixed: the names come from a trained network, so a file must have them.
+  fixed: names of a trained network. Raises UserError without a column that is needed.
   """
   for name in (names, names.removesuffix(files.OPTIONAL)):
     for one in (name, *name.split('|')):
@@ -90,8 +91,8 @@ class Columns:
     )
 
   def select(self, known, path, split) -> dict:
-    """{key: column} of a file with these columns. Labels have the keys ('label', NUMBER), columns
-    that choose rows ('where', NUMBER). Raises UserError if the file lacks one.
+    """{key: column} of a file with these columns. The keys are 'example' and (FIELD, NUMBER), with
+    the fields text_a, text_b, negative, label and where. Raises UserError if the file lacks one.
     """
     fields = self.fields
     if not fields.text_a:
@@ -100,10 +101,11 @@ class Columns:
         f'{path} has {_listed(known)}.'
       )
     unlabelled = split == examples.UNLABELLED
-    out = {
-      field: choose(field, getattr(fields, field), known, path, fixed=unlabelled)
-      for field in ('text_a', 'text_b')
-    }
+    out = {}
+    for field in ('text_a', 'text_b'):
+      names = getattr(fields, field)
+      for i, name in enumerate(_SLOT.findall(names) or [names]):
+        out[field, i] = choose(field, name, known, path, fixed=unlabelled)
     for i, name in enumerate(label_names(getattr(fields, 'negatives', ''))):
       out['negative', i] = choose('negatives', name, known, path, fixed=unlabelled)
     out['example'] = choose('example', fields.example, known, path, needed=False)
@@ -137,14 +139,21 @@ class Columns:
     # positives have no score
     without = () if hasattr(self.fields, 'negatives') and not self.fields.label else None
     value = examples.Text(
-      row.text('text_a'),
-      row.text('text_b') if 'text_b' in row.values else None,
+      self._text(row, 'text_a'),
+      self._text(row, 'text_b') if ('text_b', 0) in row.values else None,
       tuple(row.text(key, tables.as_label).strip() for key in labels) if labels else without,
       tuple(map(row.text, negatives)),
     )
     return examples.Record(
       row.place, row.text('example').strip() if 'example' in row.values else None, value
     )
+
+  def _text(self, row, field) -> str:
+    names = getattr(self.fields, field)
+    if not _SLOT.search(names):
+      return row.text((field, 0))
+    texts = iter([row.text(key) for key in row.values if key[0] == field])
+    return _SLOT.sub(lambda _: next(texts), names)
 
   def layout(self, file) -> Iterator[examples.Record | examples.Skipped]:
     """The layout `table`, see reader.File."""

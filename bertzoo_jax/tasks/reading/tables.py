@@ -17,6 +17,7 @@ from bertzoo_jax.common import errors
 from bertzoo_jax.tasks.examples import Record
 from bertzoo_jax.tasks.examples import Skipped
 from bertzoo_jax.tasks.reading import files
+from bertzoo_jax.tasks.reading import objects
 from bertzoo_jax.text import records as keyed
 
 TEXT = {'.tsv': '\t', '.txt': '\t', '.csv': ','}  # with the separator of `auto`
@@ -64,9 +65,9 @@ def records(file, choose, make, form=AUTO) -> Iterator[Record | Skipped]:
 def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | Skipped]:
   """Yields the rows of a file; its suffix decides how it is read.
 
-  data: the bytes of the file. path: path of the file. choose: names of columns → {key: column to
-  read}; raises UserError if one is missing. form: has header, columns, separator and quotes, as
-  parts/sources.py:table has them. The columns of a file without any names are called 0, 1, ….
+  choose: names of columns → {key: column to read}; raises UserError if one is missing. form: the
+  fields of parts/sources.py:table about columns and layout. The columns of a file without any names
+  are called 0, 1, ….
 
   Raises UserError: another kind of file or encoding; quotes that do not end.
   """
@@ -79,7 +80,7 @@ def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | Skipped]:
     )
   data = files.text_of(data, path)
   if suffix in JSON:
-    return _objects(data, path, choose)
+    return _objects(data, path, choose, getattr(form, 'layout', ''))
   separator = TEXT[suffix] if form.separator == 'auto' else form.separator
   if len(separator) != 1:
     raise errors.UserError(
@@ -254,23 +255,29 @@ def _chosen(known, path, choose, guess=False) -> dict:
 # --- records ---
 
 
-def _objects(data, path, choose):
-  """The objects of a JSON array, or of JSON lines (which files called .json hold, too)."""
+def _objects(data, path, choose, layout=''):
+  """The objects of a JSON array, or of JSON lines (which files called .json hold, too).
+
+  layout: of objects.BY_NAME; any other one for plain rows.
+  """
   if data.lstrip()[:1] == b'[':
     unit = 'element'
     values = list(enumerate(files.json_of(files.text(data, path), path, 'JSON array'), 1))
   else:
     unit = 'line'
     values = [(place, _json(line)) for place, line in files.lines_of(data, path) if line.strip()]
-  objects = [value for _, value in values if isinstance(value, dict)]
-  if len(objects) < len(values) / 2:
+  if layout in objects.BY_NAME:
+    flat = ((n, objects.rows(layout, value, f'{path}, {unit} {n}')) for n, value in values)
+    values = [(f'{n}, row {i}', row) for n, some in flat for i, row in enumerate(some, 1)]
+  dicts = [value for _, value in values if isinstance(value, dict)]
+  if len(dicts) < len(values) / 2:
     first = next(place for place, value in values if not isinstance(value, dict))
     raise errors.UserError(
       f'{path}: most of its {len(values):,} {unit}s hold no JSON object, the first in {unit} '
       f'{first}: write one object per line.'
     )
   with errors.unreadable(f'{path} has an object that is nested too deeply: mend the file'):
-    known = list(dict.fromkeys(name for value in objects for name in _keys(value)))
+    known = list(dict.fromkeys(name for value in dicts for name in _keys(value)))
   head = Head(str(path), choose(known), 'key')
   for place, value in values:
     place, fields = f'{unit} {place}', {}

@@ -41,11 +41,8 @@ class Sentence(NamedTuple):
 
 
 def schemed(splits: dict[str, Examples], scheme: str, convert: str):
-  """(splits in one scheme, notes): detects and checks the scheme, and converts the tags.
-
-  scheme: auto, or of schemes.PREFIXES. convert: a scheme, or '' for the tags as they are.
-
-  Raises UserError for a conversion of tags that have none.
+  """(splits in one scheme, notes): detects and checks the scheme, and converts the tags. convert: a
+  scheme, or '' for the tags as they are. Raises UserError to convert tags that have none.
   """
   tagged = {name: e for name, e in splits.items() if e.labels is not None}
   if not tagged:
@@ -271,9 +268,7 @@ def _conllu(file):
 
 
 def _groups(lines, fields) -> Iterator[list[tuple[int, list[str]]]]:
-  """Yields the [(number, columns)] of each sentence. fields: (number, line) → its columns; [] ends
-  a sentence, None skips the line.
-  """
+  """Yields [(number, columns)] of a sentence. fields: (number, line) → columns; [] at its end."""
   group = []
   for number, line in itertools.chain(lines, [(0, '')]):
     if columns := fields(number, line):
@@ -284,9 +279,7 @@ def _groups(lines, fields) -> Iterator[list[tuple[int, list[str]]]]:
 
 
 def _table(file):
-  """A sentence per line: its characters and its tags, both joined by U+0002, with a tab between
-  them. A header is left out.
-  """
+  """A sentence per line: characters, a tab, tags, each joined by U+0002. A header is left out."""
   for number, line in files.lines_of(file.data, file.path):
     if not line.strip() or number == 1 and _INSIDE not in line:
       continue
