@@ -183,7 +183,7 @@ def test_record_takes_the_right_answer_that_is_most_like_the_best_option():
   split = types.SimpleNamespace(
     labels=np.array([3, 2]), source=Examples(records), examples=['a', 'b']
   )
-  logits = lambda *best: {'choice': np.eye(4)[list(best)] + [0, 0, 0, 0.5]}
+  logits = lambda *best: {'choice': np.eye(4)[list(best)] + [[0] * 4, [0, 0, 0, 9]]}
   config = superglue.get_config('record')
   # the second question has three options: a score of the fourth is none
   assert scored(config, split, logits(2, 2)) == {'f1': 1.0, 'exact_match': 1.0}
