@@ -172,7 +172,7 @@ def main(corpus, pairs, order, out):
   nats = -score(spellings, sentence, count).sum()
   bits = nats / np.log(2) / held_out.bytes
   read_pairs = pair_files.read(pairs)
-  texts = tokenizer.encode_as_transformers([t for p in read_pairs for t in (p.good, p.bad)])
+  texts = tokenizer.encode_as_transformers([t for p in read_pairs for t in p.texts])
   offsets = np.cumsum([0, *map(len, texts)])
   found = score(*_spellings(np.concatenate(texts).astype(np.int64), offsets, starts_V), len(texts))
   groups, total = minimal_pairs.accuracies(read_pairs, found)

@@ -34,6 +34,13 @@ its generator, the generator is scored. A network that never saw a mask is refus
 also masks the tokens of the same word that come after (Kauf & Ivanova 2023). A network that learned
 both (objective=causal_masked) is scored by masks, or with --score_by=left_to_right.
 
+    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best]|hf:DIR --babylm FOLDER
+                                   [--score_by WAY] [--glue FOLDER] [--json FILE]
+                                   [--submission FILE]
+
+scores all parts of the BabyLM challenge in a folder of its data (full_eval and fast_eval), and
+writes the file that is submitted. docs/babylm.md explains it.
+
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best]|hf:DIR --similarity FILE
                                    [--columns A,B,SCORE] [--json FILE]
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best]|hf:DIR --retrieval FOLDER
@@ -73,6 +80,8 @@ With --require the command ends with code 3 where the loss is not that many nats
 entropy, or the accuracy is below the bigrams'.
 """
 
+import json
+
 from absl import flags
 
 from bertzoo_jax import cli
@@ -86,23 +95,26 @@ def main(asked):
   from bertzoo_jax.evaluate import gaps  # with jax: --help does not wait for it
   from bertzoo_jax.evaluate import scores
 
-  modes = (asked.corpus, asked.minimal_pairs, asked.similarity, asked.retrieval)
+  modes = (asked.corpus, asked.minimal_pairs, asked.babylm, asked.similarity, asked.retrieval)
   if sum(mode is not None for mode in modes) != 1:
     raise errors.UserError(
-      'Give --corpus (held-out text), --minimal_pairs (pairs of sentences), --similarity (texts '
-      'with scores) or --retrieval (queries and documents), one of them.'
+      'Give --corpus (held-out text), --minimal_pairs (pairs of sentences), --babylm (that '
+      'challenge), --similarity (texts with scores) or --retrieval (queries and documents), one of '
+      'them.'
     )
   if asked.gaps and len(asked.corpus or ()) != 1:
     raise errors.UserError('--gaps shows gaps in held-out text: give one --corpus.')
   if not asked.gaps and (asked.draw or asked.top or asked.require is not None):
     raise errors.UserError('--draw, --top and --require need --gaps: give --gaps=10 too.')
-  if asked.score_by and not asked.minimal_pairs:
-    raise errors.UserError('--score_by needs pairs: give --minimal_pairs too.')
+  if asked.score_by and not (asked.minimal_pairs or asked.babylm):
+    raise errors.UserError('--score_by needs pairs: give --minimal_pairs or --babylm too.')
+  if (asked.submission or asked.glue) and not asked.babylm:
+    raise errors.UserError('--submission and --glue need the challenge: give --babylm too.')
   if asked.columns and asked.similarity is None:
     raise errors.UserError('--columns needs a table: give --similarity too.')
-  if asked.json:
-    storage.check_new(asked.json)
-  ways = (_on_text, _on_pairs, _on_vectors, _on_vectors)
+  for file in filter(None, (asked.json, asked.submission)):
+    storage.check_new(file)
+  ways = (_on_text, _on_pairs, _on_babylm, _on_vectors, _on_vectors)
   way = next(way for way, mode in zip(ways, modes) if mode is not None)
   result, text = (_on_gaps if asked.gaps else way)(asked)
   print(text, flush=True)
@@ -154,6 +166,17 @@ def _on_pairs(asked):
   return result, f'{head}\n{minimal_pairs.table(result)}'
 
 
+def _on_babylm(asked):
+  """(Scores of the challenge, the lines to print); writes the file to submit."""
+  from bertzoo_jax.evaluate import babylm
+
+  by = asked.score_by and asked.score_by.replace('_', ' ')
+  result, submission = babylm.evaluate(asked.workdir, asked.babylm, by, asked.glue)
+  if asked.submission:
+    storage.write_text(asked.submission, json.dumps(submission))
+  return result, f'{result.address}, tokens: {result.how}\n{babylm.table(result)}'
+
+
 def _on_vectors(asked):
   """(Scores of vectors of texts, the lines to print)."""
   from bertzoo_jax.evaluate import vectors
@@ -180,6 +203,9 @@ if __name__ == '__main__':
   cli.texts(
     minimal_pairs='Pairs of sentences: FILE.jsonl with sentence_good and sentence_bad (as BLiMP '
     'has them), FILE.tsv with two columns, the good sentence first, or a folder of such files.',
+    babylm='Folder of the BabyLM challenge, with full_eval and fast_eval.',
+    glue='With --babylm: folder with TASK/predictions.json of the fine-tuned tasks.',
+    submission='With --babylm: file to write for the leaderboard; an existing one is refused.',
     similarity='Table of two texts and a score per row: tsv, csv, jsonl, json or parquet.',
     columns='With --similarity: the columns of the two texts and of the score. Default: text_a or '
     'sentence1, text_b or sentence2, score or label.',

@@ -1,4 +1,7 @@
-"""Scores pairs of sentences: a pair is right if its good sentence has the higher log-likelihood."""
+"""Scores pairs of sentences: a pair is right if its good sentence has the higher log-likelihood.
+
+A pair may also have a context before each sentence, and more than two of them (`pair_files.Item`).
+"""
 
 import os
 from typing import Any
@@ -49,27 +52,53 @@ def evaluate(address: str, path: str, *, group_by: str = '', by: str | None = No
   """
   pairs = pair_files.read(path, group_by)
   subject, tokenizer = opened(address, by)
-  texts = [text for p in pairs for text in (p.good, p.bad)]
-  ids = [x.tolist() for x in tokenizer.encode_as_transformers(texts)]
-  if subject.how == likelihoods.WORDS:
-    subject = subject._replace(words=dict(zip(map(tuple, ids), tokenizer.words_of(texts))))
-  score = likelihoods.log_likelihoods(subject, ids)
-  if not np.isfinite(score).all():
-    raise errors.UserError(f'{address} gives scores that are no numbers: give another checkpoint.')
+  score, lengths, unknown = scored(subject, tokenizer, pairs)
   notes = [*subject.notes]
-  if unknown := sum(subject.special['unk'] in text for text in ids):
+  if unknown:
     notes.append(
-      f'{unknown:,} of {len(ids):,} sentences have tokens that the vocabulary does not know.'
+      f'{unknown:,} of {len(lengths):,} sentences have tokens that the vocabulary does not know.'
     )
   return Result(address, subject.step, subject.name, subject.how, *accuracies(pairs, score), notes)
 
 
+def scored(subject, tokenizer, pairs) -> tuple[np.ndarray, np.ndarray, int]:
+  """(log-likelihood of each text of each pair, in turn; number of its scored tokens; number of
+  texts with unknown tokens). Raises UserError for scores that are no numbers: see also `evaluate`.
+  """
+  texts = [text for pair in pairs for text in pair.texts]
+  starts = [start for pair in pairs for start in pair.starts]
+  encoded = tokenizer.encode_with_offsets(texts, special_text=True)
+  ids = [x.tolist() for x, *_ in encoded]
+  # a token is of the option if it ends after the context
+  spans = [(int((ends <= start).sum()), len(ends)) for (*_, ends), start in zip(encoded, starts)]
+  if subject.how == likelihoods.WORDS:
+    subject = subject._replace(words=dict(zip(map(tuple, ids), tokenizer.words_of(texts))))
+  score = likelihoods.log_likelihoods(subject, ids, spans)
+  if not np.isfinite(score).all():
+    raise errors.UserError('The network gives scores that are no numbers: give another checkpoint.')
+  unknown = sum(subject.special['unk'] in text for text in ids)
+  return score, np.array([end - first for first, end in spans]), unknown
+
+
 def accuracies(pairs, score) -> tuple[list[Accuracy], Accuracy]:
-  """(Accuracy of each group, of all). score: of the sentences, good and bad of a pair in turn."""
-  good, bad, names = score[::2], score[1::2], np.array([pair.group for pair in pairs])
-  return [
-    _accuracy(name, good[names == name], bad[names == name]) for name in dict.fromkeys(names)
-  ], _accuracy('', good, bad)
+  """(Accuracy of each group, of all). score: of the texts of each pair, in turn."""
+  likeliest = [best(x) for x in per_pair(pairs, score)]
+  right = np.array([x == [pair.right] for x, pair in zip(likeliest, pairs)])
+  ties, names = np.array([len(x) > 1 for x in likeliest]), np.array([pair.group for pair in pairs])
+  groups = {name: names == name for name in dict.fromkeys(names)}
+  return [accuracy(name, right[of], ties[of]) for name, of in groups.items()], accuracy(
+    '', right, ties
+  )
+
+
+def per_pair(pairs, score) -> list[np.ndarray]:
+  """The scores of the texts of each pair."""
+  return np.split(score, np.cumsum([len(pair.texts) for pair in pairs])[:-1])
+
+
+def best(score) -> list[int]:
+  """The indices of the highest scores: several for a tie."""
+  return np.flatnonzero(score == score.max()).tolist()
 
 
 def opened(address: str, by: str | None = None) -> tuple[likelihoods.Subject, Any]:
@@ -149,10 +178,11 @@ def _shows_masks(masking) -> bool:
   return 'corruption' not in masking or masking.corruption[0] > 0
 
 
-def _accuracy(group, good, bad) -> Accuracy:
-  right = float(np.mean(good > bad))
-  error = scores.binomial(right, len(good))
-  return Accuracy(str(group), len(good), right, error, int((good == bad).sum()))
+def accuracy(group, right, ties) -> Accuracy:
+  """right, ties: bool, of each pair."""
+  share = float(np.mean(right))
+  error = scores.binomial(share, len(right))
+  return Accuracy(str(group), len(right), share, error, int(ties.sum()))
 
 
 def table(result: Result) -> str:
