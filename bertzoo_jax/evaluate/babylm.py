@@ -1,13 +1,12 @@
-"""The evaluation of the BabyLM challenge, as its pipeline makes it: scores, and the file to submit.
+"""The evaluation of the BabyLM challenge as its pipeline makes it: scores, and the file to submit.
 
-docs/babylm.md says which version of the pipeline, and where this differs. A part that cannot be
-scored is named, and the others are scored.
+docs/babylm.md says which version of the pipeline, and what differs. The tasks are in babylm.json.
 """
 
 import functools
 import json
+import pathlib
 import time
-from typing import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -23,80 +22,35 @@ from bertzoo_jax.evaluate import pair_files
 from bertzoo_jax.runs import checkpoint
 from bertzoo_jax.runs import step_folders
 
-_GLUE = ('boolq', 'mnli', 'mrpc', 'multirc', 'qqp', 'rte', 'wsc')
+GLUE = ('boolq', 'mnli', 'mrpc', 'multirc', 'qqp', 'rte', 'wsc')
 
 
 class Task(NamedTuple):
-  """A part of the evaluation: which of several texts does the network find likeliest?"""
+  """Which of several texts does a network find likeliest? Texts are templates: {NAME} is a field of
+  the row, {file} the name of its file.
+  """
 
   key: str  # in the file to submit
-  full: str  # folder of all rows
-  fast: str | None  # folder of the rows for checkpoints
-  # (object of a line, name of the file without its end) → pair_files.Item; None: left out
-  item: Callable
-  rows: int  # in the folder `full` as it is published
-  whole: bool = False  # whether a prediction is a context with its option; else the option alone
+  full_eval: str  # folder with all rows
+  fast_eval: str  # folder with the rows for checkpoints; '' for none
+  rows: int  # in `full_eval` as it is published
+  contexts: list[str]  # before each option; one for all
+  options: list[str] | str  # the first is right; the name of the field with them
+  group: str  # the subset
+  label: str = ''  # field with the index of the right option
+  without: str = ''  # rows whose options contain this word are left out
+  whole: bool = False  # whether a prediction has the context, too
   per_token: bool = False  # whether a log-likelihood is divided by its number of tokens
 
 
-def _blimp(row, file):
-  texts = row['sentence_good'], row['sentence_bad']
-  return pair_files.item(('', ''), texts, group=row['UID'] if 'field' in row else file)
-
-
-def _ewok(row, _):
-  contexts = row['Context1'], row['Context2']
-  return pair_files.item(contexts, (' ' + row['Target1'],) * 2, group=row['Domain'])
-
-
-def _entity(row, file):
-  contexts, group = [row['input_prefix']] * len(row['options']), f'{file}_{row["numops"]}_ops'
-  left_out = any('nothing' in option for option in row['options'])
-  return None if left_out else pair_files.item(contexts, row['options'], group=group)
-
-
-def _comps(row, file):
-  contexts = row['prefix_acceptable'] + ' ', row['prefix_unacceptable'] + ' '
-  group = file.removeprefix('comps_').replace('-', '_')
-  return pair_files.item(contexts, (row['property_phrase'],) * 2, group=group)
-
-
-def _piqa(row, _, options):
-  texts = [' ' + row[f'solution{i}'] for i in range(options)]
-  return pair_files.item([row['prompt']] * options, texts, row['label'], row['example_id'])
-
-
-_FOUR, _TWO = (functools.partial(_piqa, options=n) for n in (4, 2))
-TASKS = (
-  Task('blimp', 'blimp_filtered', 'blimp_fast', _blimp, 59_875),
-  Task('blimp_supplement', 'supplement_filtered', 'supplement_fast', _blimp, 5_218),
-  Task('ewok', 'ewok_filtered', 'ewok_fast', _ewok, 7_618, whole=True),
-  Task('entity_tracking_filtered', 'entity_tracking', 'entity_tracking_fast', _entity, 6_780),
-  Task('comps', 'comps', None, _comps, 91_028, whole=True),
-  *(
-    Task(name, name, name, item, rows, per_token=True)
-    for name, item, rows in (
-      ('global_piqa_parallel', _FOUR, 103),
-      ('global_piqa_nonparallel', _TWO, 100),
-    )
-  ),
-)
-
-
-class Score(NamedTuple):
-  part: str
-  score: float  # per cent: mean accuracy of the subsets, variance explained, or correlation
-  rows: int
-  ties: int  # rows with several likeliest texts, of which one is drawn
-  subsets: dict[str, float]  # per cent
-  seconds: float
+TASKS = [Task(**x) for x in json.loads(pathlib.Path(__file__).with_suffix('.json').read_text())]
 
 
 class Result(NamedTuple):
   address: str
   how: str  # how tokens are predicted, see `likelihoods`
-  scores: list[Score]
-  checkpoints: dict[str, list[Score]]  # of each revision
+  parts: dict[str, dict]  # {part: score (per cent, the mean of its subsets), rows, ties, …}
+  checkpoints: dict[str, dict]  # {revision: {part: {subset: share of right ones}}}
   missing: list[str]  # parts that were not scored, with the reason
   notes: list[str]
 
@@ -104,76 +58,83 @@ class Result(NamedTuple):
 def evaluate(address: str, folder: str, by=None, glue=None, say=print) -> tuple[Result, dict]:
   """Scores all parts in a folder of the pipeline's data, and the fast ones for each revision.
 
-  address: W, W@STEP or W@best, with the checkpoints of run.keep_words, or hf:DIR; the revisions
-  stand beside hf:FOLDER/main, as `export --all_checkpoints` writes them. by: a way of
-  `likelihoods.ways`. glue: folder of TASK/predictions.json, to copy. say: shows progress.
+  by: a way of `likelihoods.ways`. glue: folder with TASK/predictions.json. say: shows progress.
 
   Returns the scores, and the object to submit. Raises UserError for an address without a network.
   """
-  root, result = storage.path(folder), Result(address, '', [], {}, [], [])
-  if not root.is_dir():
-    raise errors.UserError(f'--babylm: {folder} is no folder.')
-  subject, tokenizer = network = minimal_pairs.opened(address, by)
-  result = result._replace(how=subject.how, notes=[*subject.notes])
-  full = _parts(network, root / 'full_eval', 'full', 'main', result, say)
-  submission = {key: predictions for key, (predictions, _) in full.items()}
-  words = _attempt('aoa', lambda: _words(root / 'full_eval' / 'aoa' / 'cdi_childes.json'), result)
-  fast, nats, known = {}, {}, revisions(address)
-  for seen, where in known.items():
-    network, name = minimal_pairs.opened(where, by), amounts.revision(seen)
-    fast[name] = _parts(network, root / 'fast_eval', 'fast', name, result, say)
-    if words:
-      nats[seen] = -minimal_pairs.scored(*network, words)[0]
+  root, network = pair_files.there(storage.path(folder)), minimal_pairs.opened(address, by)
+  result = Result(address, network[0].how, {}, {}, [], [*network[0].notes])
+  submission, nats, aoa = _parts(network, root, '', result, say), {}, root / 'full_eval' / 'aoa'
+  words, items = _attempt('aoa', lambda: _words(aoa / 'cdi_childes.json'), result) or ((), ())
+  for seen, where in (known := revisions(address)).items():
+    one = minimal_pairs.opened(where, by)
+    _parts(one, root, amounts.revision(seen), result, say)
+    nats |= {seen: -np.concatenate(minimal_pairs.scored(*one, items)[0])} if items else {}
   asked = amounts.numbers('1M..1G' if max(known, default=0) > 10**8 else '1M..100M')
-  if absent := [amounts.revision(n) for n in asked if n not in known]:
+  names = [amounts.revision(number) for number in asked]
+  if absent := [name for name in names if name not in result.checkpoints]:
     result.missing.append(f'revisions: {", ".join(absent)}')
-  asked = [amounts.revision(n) for n in asked]
-  shares = lambda key: [fast.get(name, {}).get(key, (None, None))[1] for name in asked]
-  keys = [*(task.key for task in TASKS if task.fast), 'reading']
+  shares = lambda key: [result.checkpoints.get(name, {}).get(key) for name in names]
+  keys = [*(task.key for task in TASKS if task.fast_eval), 'reading']
+  submission |= dict(aoa=None, aoa_surprisals=None, glue={})
   submission['fast_eval_results'] = {key: shares(key) for key in keys}
-  submission |= dict(aoa=None, aoa_surprisals=_surprisals(address, words, nats))
   if nats:
-    people = root / 'full_eval' / 'aoa' / 'cdi_human.csv'
-    begun, score = time.monotonic(), lambda: _acquired(words, nats, tokenizer, people)
+    rows = [
+      dict(step=amounts.revision(seen), word_count=seen, **word, surprisal=float(value))
+      for seen, values in nats.items()
+      for word, value in zip(words, values)
+    ]
+    submission['aoa_surprisals'] = dict(metadata=dict(total_steps=len(nats)), results=rows)
+    targets = [word['target_word'] for word in words]
+    score = lambda: human_data.acquired(targets, nats, network[1], aoa / 'cdi_human.csv')
     if (value := _attempt('aoa', score, result)) is not None:
       submission['aoa'] = {'aoa': value}
-      seconds = time.monotonic() - begun
-      result.scores.append(Score('aoa', 100 * value, len(words) * len(nats), 0, {}, seconds))
-  submission['glue'] = _glue(glue, result)
+      result.parts['aoa'] = dict(score=100 * value, rows=len(rows))
+  for task in GLUE:
+    file = pathlib.Path(glue or 'glue') / task / 'predictions.json'
+    got = _attempt(f'{task}, fine-tuned', lambda at=file: _json(at), result)
+    submission['glue'] |= got or {}
   return result, submission
 
 
 def revisions(address: str) -> dict[int, str]:
-  """{number of words seen: address of the checkpoint}, ascending."""
+  """{number of words seen: address}, ascending: checkpoints of run.keep_words, or the directories
+  beside hf:FOLDER/main, as `export --all_checkpoints` writes them.
+  """
   if address.startswith('hf:'):
     main = storage.path(address.removeprefix('hf:'))
-    places = main.parent.iterdir() if main.name == hub.MAIN and main.is_dir() else ()
-    named = [p for p in places if p.name.startswith('chck_')]
-    return dict(sorted((n, f'hf:{p}') for p in named for n in amounts.numbers(p.name[5:]) or ()))
+    beside = main.parent.iterdir() if main.name == hub.MAIN and main.is_dir() else ()
+    named = [(path, amounts.numbers(path.name.removeprefix('chck_')) or ()) for path in beside]
+    return dict(sorted((number, f'hf:{path}') for path, of in named for number in of))
   run = checkpoint.parse_address(address)[0]
-  return {n: f'{run}@{step}' for n, step in step_folders.words(run).items()}
+  return {number: f'{run}@{step}' for number, step in step_folders.words(run).items()}
 
 
-def _parts(network, folder, which, name, result, say) -> dict:
-  """{key: (predictions, {subset: share})} of the parts of a folder; adds their Scores to a Result.
-
-  which: field of Task with the folder's name. name: of the revision.
+def _parts(network, root, revision, result, say) -> dict:
+  """{key: predictions, or None} of all parts, or of the fast ones for a revision; adds their scores
+  to a Result.
   """
-  scores = result.scores if name == hub.MAIN else result.checkpoints.setdefault(name, [])
-  parts = {task.key: (getattr(task, which), task) for task in TASKS if getattr(task, which)}
-  parts['reading'] = 'reading', None
-  found = {}
-  for key, (place, task) in parts.items():
-    how = functools.partial(_choices, task) if task else _reading
-    got = _attempt(f'{name}, {key}', lambda how=how, at=folder / place: how(network, at), result)
-    if got:
-      found[key], new = got[:2], got[2]
-      scores += new
-      if task and which == 'full' and new[0].rows != task.rows:
-        missing = f'{key}: {new[0].rows:,} rows, and the published part has {task.rows:,}'
-        result.notes.append(missing)
-      for score in new:
-        say(f'{name:10} {score.part:24} {score.score:6.2f} {score.seconds:6.0f} s')
+  which, found = 'fast_eval' if revision else 'full_eval', {}
+  parts = {task.key: (getattr(task, which), functools.partial(_choices, task)) for task in TASKS}
+  for key, (place, part) in (parts | {'reading': ('reading', _reading)}).items():
+    if not place:
+      continue
+    begun, name = time.monotonic(), f'{revision or hub.MAIN}, {key}'
+    got = _attempt(name, lambda part=part, at=root / which / place: part(network, at), result)
+    found[key], subsets, rows, ties = got or (None, {}, 0, 0)
+    if not got:
+      continue
+    score, seconds = 100 * float(np.mean([*subsets.values()])), time.monotonic() - begun
+    subsets = subsets if len(subsets) < rows else {key: score / 100}
+    say(f'{name:36} {score:6.2f} {seconds:6.0f} s')
+    if revision:
+      result.checkpoints.setdefault(revision, {})[key] = subsets
+    else:
+      result.parts[key] = dict(score=score, rows=rows, ties=ties, seconds=seconds, subsets=subsets)
+  published = {task.key: task.rows for task in TASKS} if not revision else {}
+  for key, rows in published.items():
+    if found[key] and result.parts[key]['rows'] != rows:
+      result.notes.append(f'{key}: the published part has {rows:,} rows')
   return found
 
 
@@ -186,123 +147,73 @@ def _attempt(name, part, result):
 
 
 def _choices(task, network, folder):
-  """(predictions, {subset: share}, [Score]) of a folder of rows."""
-  begun, items = time.monotonic(), []
-  files = sorted(p for p in _there(folder).iterdir() if p.suffix == '.jsonl')
-  for file in files:
+  """(predictions, {subset: share of right ones}, number of rows, ties) of a folder of rows. As on
+  the leaderboard a prediction is right if its text is that of the right option.
+  """
+  items, predictions, right, ties = [], {}, {}, 0
+  for file in sorted(p for p in pair_files.there(folder).iterdir() if p.suffix == '.jsonl'):
     for number, line in pair_files.lines(file):
       with errors.unreadable(f'{file}:{number} is no row of {task.key}: download it again'):
-        items.append(task.item(json.loads(line), file.stem))
-  items = [item for item in items if item]
+        items += _item(task, json.loads(line), file.stem)
   if not items:
     raise errors.UserError(f'{folder} has no row.')
-  nats, lengths, _ = minimal_pairs.scored(*network, items)
-  nats = nats / np.maximum(lengths, 1) if task.per_token else nats
-  best = [minimal_pairs.best(x) for x in minimal_pairs.per_pair(items, nats)]
-  draw, predictions, right = np.random.default_rng(0), {}, {}
-  for item, likeliest in zip(items, best):
-    chosen = likeliest[0] if len(likeliest) == 1 else int(draw.choice(likeliest))
-    text = item.texts[chosen][0 if task.whole else item.starts[chosen] :]
+  scores, lengths, _ = minimal_pairs.scored(*network, items)
+  draw = np.random.default_rng(0)
+  for item, score, length in zip(items, scores, lengths):
+    texts = [x[0 if task.whole else at :] for x, at in zip(item.texts, item.starts)]
+    best = minimal_pairs.best(score / np.maximum(length, 1) if task.per_token else score)
+    chosen, ties = texts[int(draw.choice(best))], ties + (len(best) > 1)
     subset = predictions.setdefault(item.group, {'predictions': []})['predictions']
-    subset.append(dict(id=f'{item.group}_{len(subset)}', pred=text))
-    right.setdefault(item.group, []).append(chosen == item.right)
-  shares = {group: float(np.mean(x)) for group, x in right.items()}
-  score, ties = 100 * float(np.mean([*shares.values()])), sum(len(x) > 1 for x in best)
-  if len(shares) == len(items):  # each row is a subset of its own
-    shares = {task.key: score / 100}
-  subsets = {group: 100 * share for group, share in shares.items()}
-  seconds = time.monotonic() - begun
-  return predictions, shares, [Score(task.key, score, len(items), ties, subsets, seconds)]
+    subset.append(dict(id=f'{item.group}_{len(subset)}', pred=chosen))
+    right.setdefault(item.group, []).append(chosen.strip() == texts[item.right].strip())
+  return predictions, {name: float(np.mean(x)) for name, x in right.items()}, len(items), ties
+
+
+def _item(task, row, file) -> list[pair_files.Item]:
+  """[the item of a row], or []."""
+  texts = {name: value for name, value in row.items() if isinstance(value, str)}
+  texts |= dict(file=file.removeprefix('comps_').replace('-', '_'), numops=row.get('numops'))
+  filled = lambda templates: [template.format_map(texts) for template in templates]
+  options = row[task.options] if isinstance(task.options, str) else filled(task.options)
+  if task.without and any(task.without in option for option in options):
+    return []
+  contexts = filled(task.contexts) * (1 if len(task.contexts) > 1 else len(options))
+  right = row[task.label] if task.label else 0
+  return [pair_files.item(contexts, options, right, *filled([task.group]))]
 
 
 def _reading(network, folder):
   """As `_choices`, of the table of reading times."""
-  begun = time.monotonic()
-  columns, shares = human_data.read(*network, _there(folder / 'reading_data.csv'))
-  rows = zip(*(columns[name].tolist() for name in ('pred', 'prev_pred')))
-  listed = [dict(id=n, pred=a, prev_pred=b) for n, (a, b) in enumerate(rows)]
-  names, seconds = dict(rt='eye tracking', spr='self-paced reading'), time.monotonic() - begun
-  scores = [
-    Score(names[key], 100 * share, len(listed), 0, {}, seconds) for key, share in shares.items()
-  ]
-  return {'reading': {'predictions': listed}}, shares, scores
+  columns, shares = human_data.read(*network, folder / 'reading_data.csv')
+  pairs = zip(columns['pred'].tolist(), columns['prev_pred'].tolist())
+  listed = [dict(id=n, pred=own, prev_pred=before) for n, (own, before) in enumerate(pairs)]
+  return {'reading': {'predictions': listed}}, shares, len(listed), 0
 
 
-def _words(file) -> list[pair_files.Item]:
-  """The words of a file, each after each of its contexts, in groups by word."""
-  with storage.reading(f'{file}'):
-    data = storage.read_json(_there(file))
+def _words(file) -> tuple[list[dict], list[pair_files.Item]]:
+  """The words of a file, each after each of its contexts."""
   with errors.unreadable(f'{file} is no object of words and their contexts: download it again'):
-    pairs = [(row['context'], word) for word, rows in data.items() for row in rows if word[1:]]
-    heads = [context.strip() + ' ' for context, _ in pairs]
-    texts = [(head + word.strip(),) for head, (_, word) in zip(heads, pairs)]
-    return [
-      pair_files.Item(text, (len(head),), 0, word)
-      for text, head, (_, word) in zip(texts, heads, pairs)
+    words = [
+      dict(target_word=word, context_id=n, context=row['context'])
+      for word, rows in _json(file).items()
+      for n, row in enumerate(rows if len(word) > 1 else ())
     ]
+    pairs = [(word['context'].strip() + ' ', word['target_word'].strip()) for word in words]
+    return words, [pair_files.Item((a + b,), (len(a),), 0, b) for a, b in pairs]
 
 
-def _surprisals(address, words, nats):
-  """The surprisal of each word in each context at each revision, as the pipeline writes them."""
-  if not nats:
-    return None
-  seen, numbers = {}, []
-  for item in words:
-    seen[item.group] = seen.get(item.group, -1) + 1
-    numbers.append(seen[item.group])
-  rows = [
-    dict(
-      step=amounts.revision(number_seen),
-      word_count=number_seen,
-      target_word=item.group,
-      context_id=number,
-      context=item.texts[0][: item.starts[0] - 1],
-      surprisal=float(value),
-    )
-    for number_seen, values in nats.items()
-    for item, number, value in zip(words, numbers, values)
-  ]
-  name, count = address.rstrip('/').rpartition('/')[2], len(nats)
-  about = dict(model_name=name, use_bos_only=False, total_steps=count, completed_steps=count)
-  return dict(metadata=about, results=rows)
-
-
-def _acquired(words, nats, tokenizer, file) -> float:
-  """human_data.acquired of the surprisals."""
-  names = list(dict.fromkeys(item.group for item in words))
-  number = {name: n for n, name in enumerate(names)}
-  of = [number[item.group] for item in words]
-  mean = [np.bincount(of, values) / np.bincount(of) for values in nats.values()]
-  lengths = [
-    len(x) for x in tokenizer.encode_as_transformers(['The', *('The ' + n for n in names)])
-  ]
-  chance = np.maximum(np.array(lengths[1:]) - lengths[0], 1) * np.log(tokenizer.vocab_size)
-  ages = human_data.table(_there(file))
-  return human_data.acquired(np.stack(mean, axis=1), [*nats], chance, ages, names)
-
-
-def _glue(folder, result) -> dict:
-  """{task: its predictions}, read from TASK/predictions.json."""
-  found = {}
-  for task in _GLUE:
-    file = storage.path(folder or '') / task / 'predictions.json'
-    if not folder or not file.exists():
-      result.missing.append(f'glue, {task}: fine-tune it; --glue=FOLDER with TASK/predictions.json')
-      continue
-    with errors.unreadable(f'{file} is no file of predictions'):
-      found[task] = {'predictions': list(storage.read_json(file)[task]['predictions'])}
-  return found
-
-
-def _there(path):
-  if not path.exists():
-    raise errors.UserError(f'{path} does not exist.')
-  return path
+def _json(file) -> dict:
+  with errors.unreadable(f'{file} is no JSON object: download or write it again'):
+    return {**storage.read_json(pair_files.there(file))}
 
 
 def table(result: Result) -> str:
-  lines = [('part', 'rows', 'score', 'ties', 'seconds')]
-  for s in result.scores:
-    lines.append((s.part, f'{s.rows:,}', f'{s.score:.2f}', f'{s.ties:,}', f'{s.seconds:.0f}'))
-  ends = [f'note: {note}' for note in result.notes] + [f'missing: {m}' for m in result.missing]
-  return '\n'.join([tables.aligned(lines), *ends])
+  """The scores, with subsets where they are few, and what is missing."""
+  lines = [('part', 'rows', 'score', 'ties', 'seconds', 'subsets')]
+  for name, part in result.parts.items():
+    numbers = f'{part["rows"]:,}', f'{part["score"]:.2f}', f'{part.get("ties", 0):,}'
+    few = part.get('subsets', {}).items() if len(part.get('subsets', {})) < 5 else ()
+    subsets = ', '.join(f'{subset} {share:.2%}' for subset, share in few)
+    lines.append((name, *numbers, f'{part.get("seconds", 0):.0f}', subsets))
+  ends = [f'note: {note}' for note in result.notes]
+  return '\n'.join([tables.aligned(lines), *ends, *(f'missing: {x}' for x in result.missing)])

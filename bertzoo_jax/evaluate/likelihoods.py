@@ -14,7 +14,6 @@ The context of a token depends on the network:
 Legend: S sentences of one length, N their rows, R rows of a batch, L length, P predictions.
 """
 
-import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -180,7 +179,7 @@ def _from_left_to_right(subject, batch, text_RL):
   )
 
 
-@functools.lru_cache(maxsize=1)
+@scores.kept
 def _read(encoder):
   """(params, batch, memory) → (nats of all predictions of each row [R], memory)."""
 

@@ -17,7 +17,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import tables
 from bertzoo_jax.evaluate import likelihoods
 from bertzoo_jax.evaluate import pair_files
-from bertzoo_jax.evaluate import scores
+from bertzoo_jax.evaluate import scores as scoring
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 
@@ -52,18 +52,18 @@ def evaluate(address: str, path: str, *, group_by: str = '', by: str | None = No
   """
   pairs = pair_files.read(path, group_by)
   subject, tokenizer = opened(address, by)
-  score, lengths, unknown = scored(subject, tokenizer, pairs)
-  notes = [*subject.notes]
+  scores, lengths, unknown = scored(subject, tokenizer, pairs)
+  notes, count = [*subject.notes], sum(map(len, lengths))
   if unknown:
     notes.append(
-      f'{unknown:,} of {len(lengths):,} sentences have tokens that the vocabulary does not know.'
+      f'{unknown:,} of {count:,} sentences have tokens that the vocabulary does not know.'
     )
-  return Result(address, subject.step, subject.name, subject.how, *accuracies(pairs, score), notes)
+  return Result(address, subject.step, subject.name, subject.how, *accuracies(pairs, scores), notes)
 
 
-def scored(subject, tokenizer, pairs) -> tuple[np.ndarray, np.ndarray, int]:
-  """(log-likelihood of each text of each pair, in turn; number of its scored tokens; number of
-  texts with unknown tokens). Raises UserError for scores that are no numbers: see also `evaluate`.
+def scored(subject, tokenizer, pairs) -> tuple[list[np.ndarray], list[np.ndarray], int]:
+  """(log-likelihoods of the texts of each pair; numbers of scored tokens; number of texts with
+  unknown tokens). Raises UserError for scores that are no numbers, and a sentence that is too long.
   """
   texts = [text for pair in pairs for text in pair.texts]
   starts = [start for pair in pairs for start in pair.starts]
@@ -73,32 +73,27 @@ def scored(subject, tokenizer, pairs) -> tuple[np.ndarray, np.ndarray, int]:
   spans = [(int((ends <= start).sum()), len(ends)) for (*_, ends), start in zip(encoded, starts)]
   if subject.how == likelihoods.WORDS:
     subject = subject._replace(words=dict(zip(map(tuple, ids), tokenizer.words_of(texts))))
-  score = likelihoods.log_likelihoods(subject, ids, spans)
-  if not np.isfinite(score).all():
+  nats = likelihoods.log_likelihoods(subject, ids, spans)
+  if not np.isfinite(nats).all():
     raise errors.UserError('The network gives scores that are no numbers: give another checkpoint.')
   unknown = sum(subject.special['unk'] in text for text in ids)
-  return score, np.array([end - first for first, end in spans]), unknown
+  split = lambda x: np.split(x, np.cumsum([len(pair.texts) for pair in pairs])[:-1])
+  return split(nats), split(np.array([end - first for first, end in spans])), unknown
 
 
-def accuracies(pairs, score) -> tuple[list[Accuracy], Accuracy]:
-  """(Accuracy of each group, of all). score: of the texts of each pair, in turn."""
-  likeliest = [best(x) for x in per_pair(pairs, score)]
-  right = np.array([x == [pair.right] for x, pair in zip(likeliest, pairs)])
-  ties, names = np.array([len(x) > 1 for x in likeliest]), np.array([pair.group for pair in pairs])
-  groups = {name: names == name for name in dict.fromkeys(names)}
-  return [accuracy(name, right[of], ties[of]) for name, of in groups.items()], accuracy(
-    '', right, ties
-  )
+def accuracies(pairs, scores) -> tuple[list[Accuracy], Accuracy]:
+  """(Accuracy of each group, of all). scores: of the texts of each pair."""
+  groups = {}
+  for pair, likeliest in zip(pairs, map(best, scores)):
+    counted = likeliest == [pair.right], len(likeliest) > 1
+    groups.setdefault(pair.group, []).append(counted)
+  total = [counted for group in groups.values() for counted in group]
+  return [_accuracy(name, group) for name, group in groups.items()], _accuracy('', total)
 
 
-def per_pair(pairs, score) -> list[np.ndarray]:
-  """The scores of the texts of each pair."""
-  return np.split(score, np.cumsum([len(pair.texts) for pair in pairs])[:-1])
-
-
-def best(score) -> list[int]:
+def best(scores) -> list[int]:
   """The indices of the highest scores: several for a tie."""
-  return np.flatnonzero(score == score.max()).tolist()
+  return np.flatnonzero(scores == scores.max()).tolist()
 
 
 def opened(address: str, by: str | None = None) -> tuple[likelihoods.Subject, Any]:
@@ -178,11 +173,10 @@ def _shows_masks(masking) -> bool:
   return 'corruption' not in masking or masking.corruption[0] > 0
 
 
-def accuracy(group, right, ties) -> Accuracy:
-  """right, ties: bool, of each pair."""
-  share = float(np.mean(right))
-  error = scores.binomial(share, len(right))
-  return Accuracy(str(group), len(right), share, error, int(ties.sum()))
+def _accuracy(group, counted) -> Accuracy:
+  right, ties = map(sum, zip(*counted))
+  share = right / len(counted)
+  return Accuracy(group, len(counted), share, scoring.binomial(share, len(counted)), ties)
 
 
 def table(result: Result) -> str:

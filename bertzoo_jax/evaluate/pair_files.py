@@ -45,9 +45,7 @@ def read(path: str, group_by: str = '') -> list[Item]:
 
   Raises UserError: no such file, or a line of another form.
   """
-  place = storage.path(path)
-  if not place.exists():
-    raise errors.UserError(f'--minimal_pairs: {path} does not exist.')
+  place = there(storage.path(path))
   files = [place]
   if place.is_dir():
     files = sorted(f for f in place.iterdir() if f.suffix in _ENDS)
@@ -64,6 +62,12 @@ def read(path: str, group_by: str = '') -> list[Item]:
   if not pairs:
     raise errors.UserError(f'--minimal_pairs: {path} has no pair.')
   return pairs
+
+
+def there(place):
+  if not place.exists():
+    raise errors.UserError(f'{place} does not exist: correct the name.')
+  return place
 
 
 def lines(file):

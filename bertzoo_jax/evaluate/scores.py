@@ -1,5 +1,5 @@
 """Scores on masked tokens, next sentences and sentence order of held-out text (Lan et al. 2019,
-Table 5). `evaluate/__main__.py` explains each set of rows.
+Table 5). docs/commands.md explains each set of rows.
 """
 
 import json
@@ -289,9 +289,7 @@ def through(read, encoder, params, batches, first=lambda rows: (), rows: int | N
 
 
 def kept(make):
-  """make(*args), computed anew if the arguments differ from those of the last call. They need no
-  hash: a module may have fields without one.
-  """
+  """make(*args), made anew for other arguments than at the last call; they need no hash."""
   last = [None, None]
 
   def latest(*args):
