@@ -114,18 +114,17 @@ def _parts(network, root, revision, result, say) -> dict:
   """{key: predictions, or None} of all parts, or of the fast ones for a revision; adds their scores
   to a Result.
   """
-  which, found = 'fast_eval' if revision else 'full_eval', {}
+  which, predictions = 'fast_eval' if revision else 'full_eval', {}
   parts = {task.key: (getattr(task, which), functools.partial(_choices, task)) for task in TASKS}
   for key, (place, part) in (parts | {'reading': ('reading', _reading)}).items():
     if not place:
       continue
     begun, name = time.monotonic(), f'{revision or hub.MAIN}, {key}'
     got = _attempt(name, lambda part=part, at=root / which / place: part(network, at), result)
-    found[key], subsets, rows, ties = got or (None, {}, 0, 0)
+    predictions[key], subsets, rows, ties = got or (None, {}, 0, 0)
     if not got:
       continue
     score, seconds = 100 * float(np.mean([*subsets.values()])), time.monotonic() - begun
-    subsets = subsets if len(subsets) < rows else {key: score / 100}
     say(f'{name:36} {score:6.2f} {seconds:6.0f} s')
     if revision:
       result.checkpoints.setdefault(revision, {})[key] = subsets
@@ -133,9 +132,9 @@ def _parts(network, root, revision, result, say) -> dict:
       result.parts[key] = dict(score=score, rows=rows, ties=ties, seconds=seconds, subsets=subsets)
   published = {task.key: task.rows for task in TASKS} if not revision else {}
   for key, rows in published.items():
-    if found[key] and result.parts[key]['rows'] != rows:
+    if predictions[key] and result.parts[key]['rows'] != rows:
       result.notes.append(f'{key}: the published part has {rows:,} rows')
-  return found
+  return predictions
 
 
 def _attempt(name, part, result):
@@ -166,6 +165,7 @@ def _choices(task, network, folder):
     subset = predictions.setdefault(item.group, {'predictions': []})['predictions']
     subset.append(dict(id=f'{item.group}_{len(subset)}', pred=chosen))
     right.setdefault(item.group, []).append(chosen.strip() == texts[item.right].strip())
+  right = {task.key: sum(right.values(), [])} if task.label else right  # each row is a subset
   return predictions, {name: float(np.mean(x)) for name, x in right.items()}, len(items), ties
 
 
@@ -186,7 +186,7 @@ def _reading(network, folder):
   """As `_choices`, of the table of reading times."""
   columns, shares = human_data.read(*network, folder / 'reading_data.csv')
   pairs = zip(columns['pred'].tolist(), columns['prev_pred'].tolist())
-  listed = [dict(id=n, pred=own, prev_pred=before) for n, (own, before) in enumerate(pairs)]
+  listed = [dict(id=n, pred=word, prev_pred=before) for n, (word, before) in enumerate(pairs)]
   return {'reading': {'predictions': listed}}, shares, len(listed), 0
 
 
