@@ -64,6 +64,7 @@ setuptools.setup(
   entry_points={'console_scripts': ['bertzoo = bertzoo_jax.__main__:main']},
   package_data={
     'bertzoo_jax.sample': ['federalist.txt', 'sherlock.txt', 'time_machine.txt'],  # of the demo
+    'bertzoo_jax.evaluate': ['babylm.json'],
     'bertzoo_jax.hf': ['cards/*'],
     'bertzoo_jax.reproduce': ['table.html'],
     'bertzoo_jax.text': ['abbreviations/*.txt'],

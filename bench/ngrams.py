@@ -172,10 +172,10 @@ def main(corpus, pairs, order, out):
   nats = -score(spellings, sentence, count).sum()
   bits = nats / np.log(2) / held_out.bytes
   read_pairs = pair_files.read(pairs)
-  texts = tokenizer.encode_as_transformers([t for p in read_pairs for t in (p.good, p.bad)])
+  texts = tokenizer.encode_as_transformers([t for p in read_pairs for t in p.texts])
   offsets = np.cumsum([0, *map(len, texts)])
   found = score(*_spellings(np.concatenate(texts).astype(np.int64), offsets, starts_V), len(texts))
-  groups, total = minimal_pairs.accuracies(read_pairs, found)
+  groups, total = minimal_pairs.accuracies(read_pairs, found.reshape(-1, 2))
   print(minimal_pairs.table(minimal_pairs.Result('', None, '', '', groups, total, [])))
   print(f'{len(words):,} words, {len(known):,} different; held out: {bits:.3f} bits per byte')
   if out:

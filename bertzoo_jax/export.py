@@ -18,6 +18,7 @@ from absl import flags
 
 from bertzoo_jax import cli
 from bertzoo_jax import tokenizers
+from bertzoo_jax.common import amounts
 from bertzoo_jax.common import config as configuration
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import folders
@@ -350,18 +351,22 @@ def _write(path: pathlib.Path, content: str | bytes) -> None:
 
 
 def _targets(workdir, out, branch, every) -> dict:
-  """{branch: (address, folder)}. every: also kept checkpoints, as step-STEP; `workdir` is main."""
+  """{branch: (address, folder)}. every: also kept checkpoints, as step-STEP, and as chck_1M … where
+  run.keep_words kept them; `workdir` is main.
+  """
   if not every:
     return {branch or hub.MAIN: (workdir, out)}
   if branch:
     raise errors.UserError(
-      f'--all_checkpoints names its branches itself, step-STEP and main: leave @{branch} out.'
+      f'--all_checkpoints names its branches itself, as step-STEP and main: leave @{branch} out.'
     )
   from bertzoo_jax.runs import checkpoint
 
   run = checkpoint.parse_address(workdir)[0]
-  steps = {f'step-{s}': (f'{run}@{s}', out / f'step-{s}') for s in step_folders.steps(run)}
-  return {**steps, hub.MAIN: (workdir, out / hub.MAIN)}
+  named = {amounts.revision(n): step for n, step in step_folders.words(run).items()}
+  steps = {f'step-{s}': s for s in step_folders.steps(run) if s not in named.values()}
+  targets = {name: (f'{run}@{s}', out / name) for name, s in (steps | named).items()}
+  return {**targets, hub.MAIN: (workdir, out / hub.MAIN)}
 
 
 def main(asked):
@@ -403,6 +408,7 @@ if __name__ == '__main__':
   flags.DEFINE_bool(
     'all_checkpoints',
     False,
-    'Every kept checkpoint in a folder of --out (and a branch) step-STEP, and --workdir in main.',
+    'Every kept checkpoint in a folder of --out (and a branch) step-STEP, or chck_1M … by '
+    'run.keep_words, and --workdir in main.',
   )
   cli.run(main)

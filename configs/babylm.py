@@ -10,8 +10,9 @@ Sizes: tiny (for a laptop and the tests), strict_small (12 layers of 384), stric
 
 `epochs` ends the run before any text is read an eleventh time, and `run.keep_words` keeps the
 checkpoints that the challenge asks for: after 1 … 10, 20 … 100 and 200 … 1,000 M words seen. The
-run says at which steps; `export --workdir WORKDIR@STEP` writes each one. The held-out share
-counts as words, too, and `prepare` prints the words of each split.
+run says at which steps; `export --all_checkpoints` writes each one as `chck_1M` …, and `evaluate
+--babylm` scores them (docs/babylm.md). The held-out share counts as words, too, and `prepare`
+prints the words of each split.
 
 Disentangled attention without absolute positions, a vocabulary of 16,384 and rows of 128 tokens
 follow LTG-BERT (Samuel et al. 2023, arXiv:2303.09859). The masking rate that falls from 30 % to

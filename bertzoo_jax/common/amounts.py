@@ -53,6 +53,12 @@ def numbers(text: str) -> list[int] | None:
   return sorted(result)
 
 
+def revision(number: int) -> str:
+  """'chck_1M': BabyLM's name of the checkpoint after so many words seen."""
+  unit = next(u for u in ('M', 'k', '') if not number % _UNITS[u])
+  return f'chck_{number // _UNITS[unit]}{unit}'
+
+
 def kept(text: str, phases, reads, end: int) -> dict[int, list[int]]:
   """{step: numbers of words} of run.keep_words: the first step, at most `end`, after which a run
   has read each number.

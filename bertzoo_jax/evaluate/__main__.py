@@ -1,77 +1,39 @@
-"""Scores a trained model on held-out text, on pairs of sentences or by its vectors of texts; shows
-what it has learned.
+"""Scores a trained model on held-out text, pairs of sentences, the BabyLM challenge or vectors of
+texts; shows what it has learned. docs/commands.md explains the numbers.
 
-    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS
+    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS [--corpus CORPUS2 …]
                                    [--batches 50] [--masking_of OTHER] [--json FILE]
-                                   [--corpus CORPUS2 …]
 
 scores masked tokens, next sentences and sentence order of held-out text (Lan et al. 2019, Table 5).
-Three sets of held-out rows, each made as for pretraining, with the masking of the run's config: the
-paper builds its sets so. --masking_of takes another run's masking for the mlm rows: losses of runs
-with different maskings compare only on the same rows.
 
-    mlm   rows of the config's own format; accuracy and loss (nats) at the masked positions, the
-          loss also in each eighth of the row
-    nsp   two segments, the second the true next one (label 0) or one of another document (1)
-    sop   two segments that follow each other, in true (0) or swapped order (1)
+    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS --gaps 10
+                                   [--draw 0] [--top 5] [--require 1.5] [--json FILE]
 
-The network's pair head classifies pairs, even if it was trained on other pairs: Table 5 measures
-this. Without one, a linear probe does: logistic regression on the vector of position 0, fitted on
-rows of the train split. A network without a vocabulary head has never seen a mask; it reads pairs
-with the original tokens in place of masks. A network with a vocabulary head reads masks, even if a
-generator filled them in training. A network with a memory is scored twice on mlm rows: with the
-memory, batch after batch of the held-out lanes, and without. A network whose rows end with the
-classifier gets pairs in that form.
+shows the curve of the held-out loss, fills gaps in held-out text, and compares with bigrams. With
+--require it ends with code 3 if the run has not learned that much.
 
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best]|hf:DIR --minimal_pairs FILE
                                    [--group_by FIELD] [--score_by WAY] [--json FILE]
 
-scores pairs of an acceptable and an unacceptable sentence (Warstadt et al. 2020). A pair is right
-if the acceptable sentence has the higher pseudo-log-likelihood: the sum of log p(token) over its
-tokens, each masked in turn (Salazar et al. 2020). A query stream predicts each token from all
-others. A network from left to right has a log-likelihood, which is taken. Of a discriminator and
-its generator, the generator is scored. A network that never saw a mask is refused. --score_by=words
-also masks the tokens of the same word that come after (Kauf & Ivanova 2023). A network that learned
-both (objective=causal_masked) is scored by masks, or with --score_by=left_to_right.
+scores pairs of an acceptable and an unacceptable sentence (Warstadt et al. 2020): a pair is right
+if the acceptable sentence has the higher (pseudo-)log-likelihood (Salazar et al. 2020).
+
+    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best]|hf:DIR --babylm FOLDER
+                                   [--score_by WAY] [--glue FOLDER] [--json FILE]
+                                   [--submission FILE]
+
+scores all parts of the BabyLM challenge, and writes the file that is submitted.
 
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best]|hf:DIR --similarity FILE
                                    [--columns A,B,SCORE] [--json FILE]
     python -m bertzoo_jax.evaluate --workdir W[@STEP|@best]|hf:DIR --retrieval FOLDER
                                    [--json FILE]
 
-score vectors of texts, made as `encode` makes them. --similarity: Spearman's and Pearson's
-correlation of their cosines with a column of scores. --retrieval: FOLDER has corpus.jsonl,
-queries.jsonl and qrels/test.tsv (BEIR's layout). All documents are ranked by their cosine with a
-query: nDCG@10, recall and the mean reciprocal rank. Both print the effective rank and the mean
-cosine of the vectors.
-
-Printed with a standard error: of accuracies √(p(1−p)/n), of losses the deviation by √n, as if all
-predictions were independent. The base rate is the share of label 1. Float32; the same command gives
-the same numbers.
-
-    python -m bertzoo_jax.evaluate --workdir W[@STEP|@best] --corpus CORPUS --gaps 10
-                                   [--draw 0] [--top 5] [--require 1.5] [--json FILE]
-
-shows what a run has learned, on one screen. The curve is the held-out loss per masked token over
-the steps. A dotted line marks the unigram entropy of the training text: the loss of word counts
-alone.
-
-The gaps are whole words that the run's masking hid in held-out rows. They are drawn at random
-(--draw=1 draws others), at most one per row. The rest of the row is the original text. Each gap
-is filled before training (by the weights that the run began with), after it, by bigrams, and by the
-most frequent token of the training text.
-
-The accuracies are over all masked tokens of the held-out rows. The bigrams are counted on the
-training text. They read the same rows as the network: both neighbours of a masked token, unless a
-neighbour is masked, too.
-
-With --top=K the last lines say how often the truth is among the K likeliest tokens, and how often
-among the K most frequent ones. The counts are of masked tokens that the row hides: behind a mask,
-replaced by another token, or predicted in an order.
-
-With --require the command ends with code 3 where the loss is not that many nats below the unigram
-entropy, or the accuracy is below the bigrams'.
+score vectors of texts, made as `encode` makes them: correlations of their cosines with a column of
+scores; nDCG@10, recall and the mean reciprocal rank of all documents by their cosine with a query.
 """
+
+import json
 
 from absl import flags
 
@@ -86,23 +48,26 @@ def main(asked):
   from bertzoo_jax.evaluate import gaps  # with jax: --help does not wait for it
   from bertzoo_jax.evaluate import scores
 
-  modes = (asked.corpus, asked.minimal_pairs, asked.similarity, asked.retrieval)
+  modes = (asked.corpus, asked.minimal_pairs, asked.babylm, asked.similarity, asked.retrieval)
   if sum(mode is not None for mode in modes) != 1:
     raise errors.UserError(
-      'Give --corpus (held-out text), --minimal_pairs (pairs of sentences), --similarity (texts '
-      'with scores) or --retrieval (queries and documents), one of them.'
+      'Give --corpus (held-out text), --minimal_pairs (pairs of sentences), --babylm (that '
+      'challenge), --similarity (texts with scores) or --retrieval (queries and documents), one of '
+      'them.'
     )
   if asked.gaps and len(asked.corpus or ()) != 1:
     raise errors.UserError('--gaps shows gaps in held-out text: give one --corpus.')
   if not asked.gaps and (asked.draw or asked.top or asked.require is not None):
     raise errors.UserError('--draw, --top and --require need --gaps: give --gaps=10 too.')
-  if asked.score_by and not asked.minimal_pairs:
-    raise errors.UserError('--score_by needs pairs: give --minimal_pairs too.')
+  if asked.score_by and not (asked.minimal_pairs or asked.babylm):
+    raise errors.UserError('--score_by needs pairs: give --minimal_pairs or --babylm too.')
+  if (asked.submission or asked.glue) and not asked.babylm:
+    raise errors.UserError('--submission and --glue need the challenge: give --babylm too.')
   if asked.columns and asked.similarity is None:
     raise errors.UserError('--columns needs a table: give --similarity too.')
-  if asked.json:
-    storage.check_new(asked.json)
-  ways = (_on_text, _on_pairs, _on_vectors, _on_vectors)
+  for file in filter(None, (asked.json, asked.submission)):
+    storage.check_new(file)
+  ways = (_on_text, _on_pairs, _on_babylm, _on_vectors, _on_vectors)
   way = next(way for way, mode in zip(ways, modes) if mode is not None)
   result, text = (_on_gaps if asked.gaps else way)(asked)
   print(text, flush=True)
@@ -154,6 +119,17 @@ def _on_pairs(asked):
   return result, f'{head}\n{minimal_pairs.table(result)}'
 
 
+def _on_babylm(asked):
+  """(Scores of the challenge, the lines to print); writes the file to submit."""
+  from bertzoo_jax.evaluate import babylm
+
+  by = asked.score_by and asked.score_by.replace('_', ' ')
+  result, submission = babylm.evaluate(asked.workdir, asked.babylm, by, asked.glue)
+  if asked.submission:
+    storage.write_text(asked.submission, json.dumps(submission))
+  return result, f'{result.address}, tokens: {result.how}\n{babylm.table(result)}'
+
+
 def _on_vectors(asked):
   """(Scores of vectors of texts, the lines to print)."""
   from bertzoo_jax.evaluate import vectors
@@ -180,6 +156,9 @@ if __name__ == '__main__':
   cli.texts(
     minimal_pairs='Pairs of sentences: FILE.jsonl with sentence_good and sentence_bad (as BLiMP '
     'has them), FILE.tsv with two columns, the good sentence first, or a folder of such files.',
+    babylm='Folder of the BabyLM challenge, with full_eval and fast_eval.',
+    glue='With --babylm: folder with TASK/predictions.json of the fine-tuned tasks.',
+    submission='With --babylm: file to write for the leaderboard; an existing one is refused.',
     similarity='Table of two texts and a score per row: tsv, csv, jsonl, json or parquet.',
     columns='With --similarity: the columns of the two texts and of the score. Default: text_a or '
     'sentence1, text_b or sentence2, score or label.',

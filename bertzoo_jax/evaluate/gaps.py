@@ -1,5 +1,5 @@
 """Fills gaps in held-out text with a run, shows its loss curve, and compares its accuracy with
-counts of words. `evaluate/__main__.py` explains each number.
+counts of words. docs/commands.md explains each number.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,8 @@
 """Log-likelihoods of sentences.
 
-The score of a sentence is Σ log p(token | …) over the tokens of its text. Special tokens around it
-are seen but not scored. The context of a token depends on the network:
+The score of a sentence is Σ log p(token | …) over the tokens of its text, or over a span of them:
+the end of a sentence with its context before it. Special tokens around it are seen but not scored.
+The context of a token depends on the network:
 
     masked         all other tokens, and a mask in its own place; one row per token (Salazar et al.
                    2020 §2: the pseudo-log-likelihood)
@@ -60,28 +61,31 @@ def ways(params: dict, learned=(MASKED,), in_order: bool = False) -> tuple[str, 
   return masked + ((LEFT_TO_RIGHT,) if LEFT_TO_RIGHT in learned else ())
 
 
-def log_likelihoods(subject: Subject, ids: list[list[int]]) -> np.ndarray:
+def log_likelihoods(subject: Subject, ids: list[list[int]], spans=None) -> np.ndarray:
   """The score of each text in nats, float64.
 
   ids: tokens of each text, without special ones. Equal texts are scored once, so they tie.
+  spans: (first, end) of the tokens of each text that are scored; None: all.
 
   Raises UserError: a text that is too long for the network.
   """
-  known = dict.fromkeys(tuple(text) for text in ids)
-  by_length = {}
-  for text in known:
-    by_length.setdefault(_length(subject, text), []).append(text)
+  keys = [(tuple(x), *span) for x, span in zip(ids, spans or [(0, len(x)) for x in ids])]
+  known, by_length = dict.fromkeys(keys), {}
+  for key in known:
+    by_length.setdefault(_length(subject, key[0]), []).append(key)
   for length, texts in sorted(by_length.items()):
     rows, text_SL = _framed(subject, texts, length)
     whole = subject.how == LEFT_TO_RIGHT
     sentence_N, place_N = (np.arange(len(texts)), None) if whole else np.nonzero(text_SL)
     size = max(1, _TOKENS // length)
     batches = _batches(subject, rows, text_SL, sentence_N, place_N, size)
-    nll_N = scores.through(_read(subject), subject.encoder, subject.params, batches, rows=size)
+    nll_N = scores.through(
+      _read(subject.encoder), subject.encoder, subject.params, batches, rows=size
+    )
     total_S = np.zeros(len(texts))
     np.add.at(total_S, sentence_N, -nll_N[: len(sentence_N)].astype(np.float64))
     known.update(zip(texts, total_S))
-  return np.array([known[tuple(text)] for text in ids])
+  return np.array([known[key] for key in keys])
 
 
 def _length(subject, text) -> int:
@@ -98,24 +102,28 @@ def _length(subject, text) -> int:
 
 
 def _framed(subject, texts, length) -> tuple[dict[str, np.ndarray], np.ndarray]:
-  """(input_ids, token_type_ids, segment_ids [S, L]; bool [S, L]: whether a token is scored)."""
+  """(input_ids, token_type_ids, segment_ids [S, L]; bool [S, L]: whether a token is scored).
+
+  texts: (tokens, first, end) of each, see `log_likelihoods`.
+  """
   ids_SL = np.full((len(texts), length), subject.special['pad'], np.int32)
   segments_SL, packs_SL = np.zeros_like(ids_SL), np.zeros_like(ids_SL)
   text_SL = np.zeros(ids_SL.shape, bool)
   left = subject.encoder.padding_side == 'left'
-  for s, text in enumerate(texts):
+  for s, (text, first, end) in enumerate(texts):
     row = []
     for role, segment in (word.split(':') for word in subject.frame.split()):
       pieces = text if role == 'A' else [subject.special[role]]
-      row += [(piece, int(segment), role == 'A') for piece in pieces]
+      scored = lambda i, role=role, span=range(first, end): role == 'A' and i in span
+      row += [(piece, int(segment), scored(i)) for i, piece in enumerate(pieces)]
     columns = slice(length - len(row), length) if left else slice(len(row))
     ids_SL[s, columns], segments_SL[s, columns], text_SL[s, columns] = zip(*row)
     packs_SL[s, columns] = 1
   rows = dict(input_ids=ids_SL, token_type_ids=segments_SL, segment_ids=packs_SL)
   if subject.how == WORDS:
     rows['words'] = np.full(ids_SL.shape, -1)
-    for s, text in enumerate(texts):
-      words = enumerate(subject.words[text])
+    for s, (text, first, end) in enumerate(texts):
+      words = enumerate(subject.words[text][first:end])
       rows['words'][s, text_SL[s]] = [-2 - i if word is None else word for i, word in words]
   return rows, text_SL
 
@@ -171,9 +179,9 @@ def _from_left_to_right(subject, batch, text_RL):
   )
 
 
-def _read(subject):
+@scores.kept
+def _read(encoder):
   """(params, batch, memory) → (nats of all predictions of each row [R], memory)."""
-  encoder = subject.encoder
 
   def read(params, batch, memory):
     if 'next_head' in params:

@@ -1,4 +1,7 @@
-"""Scores pairs of sentences: a pair is right if its good sentence has the higher log-likelihood."""
+"""Scores pairs of sentences: a pair is right if its good sentence has the higher log-likelihood.
+
+A pair may also have a context before each sentence, and more than two of them (`pair_files.Item`).
+"""
 
 import os
 from typing import Any
@@ -14,7 +17,7 @@ from bertzoo_jax.common import storage
 from bertzoo_jax.common import tables
 from bertzoo_jax.evaluate import likelihoods
 from bertzoo_jax.evaluate import pair_files
-from bertzoo_jax.evaluate import scores
+from bertzoo_jax.evaluate import scores as scoring
 from bertzoo_jax.hf import architectures
 from bertzoo_jax.hf import tokenizer as hf_tokenizer
 
@@ -49,27 +52,48 @@ def evaluate(address: str, path: str, *, group_by: str = '', by: str | None = No
   """
   pairs = pair_files.read(path, group_by)
   subject, tokenizer = opened(address, by)
-  texts = [text for p in pairs for text in (p.good, p.bad)]
-  ids = [x.tolist() for x in tokenizer.encode_as_transformers(texts)]
+  scores, lengths, unknown = scored(subject, tokenizer, pairs)
+  notes, count = [*subject.notes], sum(map(len, lengths))
+  if unknown:
+    notes.append(
+      f'{unknown:,} of {count:,} sentences have tokens that the vocabulary does not know.'
+    )
+  return Result(address, subject.step, subject.name, subject.how, *accuracies(pairs, scores), notes)
+
+
+def scored(subject, tokenizer, pairs) -> tuple[list[np.ndarray], list[np.ndarray], int]:
+  """(log-likelihoods of the texts of each pair; numbers of scored tokens; number of texts with
+  unknown tokens). Raises UserError for scores that are no numbers, and a sentence that is too long.
+  """
+  texts = [text for pair in pairs for text in pair.texts]
+  starts = [start for pair in pairs for start in pair.starts]
+  encoded = tokenizer.encode_with_offsets(texts, special_text=True)
+  ids = [x.tolist() for x, *_ in encoded]
+  # a token is of the option if it ends after the context
+  spans = [(int((ends <= start).sum()), len(ends)) for (*_, ends), start in zip(encoded, starts)]
   if subject.how == likelihoods.WORDS:
     subject = subject._replace(words=dict(zip(map(tuple, ids), tokenizer.words_of(texts))))
-  score = likelihoods.log_likelihoods(subject, ids)
-  if not np.isfinite(score).all():
-    raise errors.UserError(f'{address} gives scores that are no numbers: give another checkpoint.')
-  notes = [*subject.notes]
-  if unknown := sum(subject.special['unk'] in text for text in ids):
-    notes.append(
-      f'{unknown:,} of {len(ids):,} sentences have tokens that the vocabulary does not know.'
-    )
-  return Result(address, subject.step, subject.name, subject.how, *accuracies(pairs, score), notes)
+  nats = likelihoods.log_likelihoods(subject, ids, spans)
+  if not np.isfinite(nats).all():
+    raise errors.UserError('The network gives scores that are no numbers: give another checkpoint.')
+  unknown = sum(subject.special['unk'] in text for text in ids)
+  split = lambda x: np.split(x, np.cumsum([len(pair.texts) for pair in pairs])[:-1])
+  return split(nats), split(np.array([end - first for first, end in spans])), unknown
 
 
-def accuracies(pairs, score) -> tuple[list[Accuracy], Accuracy]:
-  """(Accuracy of each group, of all). score: of the sentences, good and bad of a pair in turn."""
-  good, bad, names = score[::2], score[1::2], np.array([pair.group for pair in pairs])
-  return [
-    _accuracy(name, good[names == name], bad[names == name]) for name in dict.fromkeys(names)
-  ], _accuracy('', good, bad)
+def accuracies(pairs, scores) -> tuple[list[Accuracy], Accuracy]:
+  """(Accuracy of each group, of all). scores: of the texts of each pair."""
+  groups = {}
+  for pair, likeliest in zip(pairs, map(best, scores)):
+    counted = likeliest == [pair.right], len(likeliest) > 1
+    groups.setdefault(pair.group, []).append(counted)
+  total = [counted for group in groups.values() for counted in group]
+  return [_accuracy(name, group) for name, group in groups.items()], _accuracy('', total)
+
+
+def best(scores) -> list[int]:
+  """The indices of the highest scores: several for a tie."""
+  return np.flatnonzero(scores == scores.max()).tolist()
 
 
 def opened(address: str, by: str | None = None) -> tuple[likelihoods.Subject, Any]:
@@ -149,10 +173,10 @@ def _shows_masks(masking) -> bool:
   return 'corruption' not in masking or masking.corruption[0] > 0
 
 
-def _accuracy(group, good, bad) -> Accuracy:
-  right = float(np.mean(good > bad))
-  error = scores.binomial(right, len(good))
-  return Accuracy(str(group), len(good), right, error, int((good == bad).sum()))
+def _accuracy(group, counted) -> Accuracy:
+  right, ties = map(sum, zip(*counted))
+  share = right / len(counted)
+  return Accuracy(group, len(counted), share, scoring.binomial(share, len(counted)), ties)
 
 
 def table(result: Result) -> str:

@@ -1,5 +1,5 @@
 """Scores on masked tokens, next sentences and sentence order of held-out text (Lan et al. 2019,
-Table 5). `evaluate/__main__.py` explains each set of rows.
+Table 5). docs/commands.md explains each set of rows.
 """
 
 import json
@@ -272,14 +272,7 @@ def through(read, encoder, params, batches, first=lambda rows: (), rows: int | N
   rows: per forward pass; None for as many as fit a device with logits of whole rows.
   """
   most = rows or _ROWS
-
-  def narrowed(params, batch, memory):
-    if encoder.type_vocab_size:  # a network with one segment reads both texts as that segment
-      token_type_ids = jnp.minimum(batch['token_type_ids'], encoder.type_vocab_size - 1)
-      batch = {**batch, 'token_type_ids': token_type_ids}
-    return read(params, batch, memory)
-
-  compiled, params, out, memories = jax.jit(narrowed), jax.device_put(params), [], {}
+  compiled, params, out, memories = _compiled(read, encoder), jax.device_put(params), [], {}
   with jax.default_matmul_precision('highest'):
     for batch in batches:
       size = len(batch['input_ids'])
@@ -293,6 +286,29 @@ def through(read, encoder, params, batches, first=lambda rows: (), rows: int | N
         out.append([np.asarray(x)[: size - start] for x in jax.tree.leaves(got)])
   parts = [np.concatenate(arrays) for arrays in zip(*out)]
   return jax.tree.unflatten(jax.tree.structure(got), parts)
+
+
+def kept(make):
+  """make(*args), made anew for other arguments than at the last call; they need no hash."""
+  last = [None, None]
+
+  def latest(*args):
+    if last[0] != args:
+      last[:] = args, make(*args)
+    return last[1]
+
+  return latest
+
+
+@kept  # likelihoods of several lengths share their programs
+def _compiled(read, encoder):
+  def narrowed(params, batch, memory):
+    if encoder.type_vocab_size:  # a network with one segment reads both texts as that segment
+      token_type_ids = jnp.minimum(batch['token_type_ids'], encoder.type_vocab_size - 1)
+      batch = {**batch, 'token_type_ids': token_type_ids}
+    return read(params, batch, memory)
+
+  return jax.jit(narrowed)
 
 
 def _classifier_last(batch):

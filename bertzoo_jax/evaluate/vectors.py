@@ -57,7 +57,7 @@ def retrieval(address: str, folder: str) -> Scores:
   place, relevances = storage.path(folder), {}
   documents, queries = (_texts(place / f'{name}.jsonl') for name in ('corpus', 'queries'))
   number = {name: n for n, name in enumerate(documents)}
-  judged, lines = set(), pair_files.lines(_there(place / 'qrels' / 'test.tsv'))
+  judged, lines = set(), pair_files.lines(pair_files.there(place / 'qrels' / 'test.tsv'))
   if lines and rows.number(lines[0][1].split('\t')[-1]) is None:
     lines = lines[1:]  # the names of the columns
   for line, text in lines:
@@ -124,7 +124,7 @@ def table(scores: Scores) -> str:
 
 def _pairs(path, columns):
   """([(text, text, score)], number of rows that cannot be read)."""
-  file, names = _there(storage.path(path)), [name.strip() for name in columns.split(',')]
+  file, names = pair_files.there(storage.path(path)), [name.strip() for name in columns.split(',')]
 
   def choose(known):
     chosen = [next((one for one in name.split('|') if one in known), None) for name in names]
@@ -150,7 +150,7 @@ def _pairs(path, columns):
 def _texts(file) -> dict[str, str]:
   """{_id: title and text} of a file of JSON lines."""
   out = {}
-  for number, line in pair_files.lines(_there(file)):
+  for number, line in pair_files.lines(pair_files.there(file)):
     with errors.unreadable(f'{file}:{number} is no object with _id and text: mend the line'):
       row = json.loads(line)
       name, text = str(row['_id']), f'{row.get("title") or ""} ' + row['text']
@@ -160,9 +160,3 @@ def _texts(file) -> dict[str, str]:
   if not out:
     raise errors.UserError(f'{file} has no text.')
   return out
-
-
-def _there(file):
-  if not file.exists():
-    raise errors.UserError(f'{file} does not exist: correct the name.')
-  return file

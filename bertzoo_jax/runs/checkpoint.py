@@ -54,7 +54,7 @@ class Checkpoints:
 
   def __init__(self, workdir, *, keep: int, keep_every: int, keep_at=()):
     """workdir: of the run. keep: newest steps kept, at least 1. keep_every: multiples of it are
-    kept for good; 0 for none. keep_at: other steps that are.
+    kept for good; 0 for none. keep_at: {other step that is: numbers of words seen}.
 
     The best step is kept too (step_folders.best). Raises UserError for a `keep` below 1.
     """
@@ -63,7 +63,7 @@ class Checkpoints:
         f'run.keep is {keep} and run.keep_every {keep_every}: at least 1 and 0 are needed.'
       )
     self._folder = storage.absolute(workdir) / step_folders.FOLDER
-    self._keep, self._keep_every, self._keep_at = keep, keep_every, frozenset(keep_at)
+    self._keep, self._keep_every, self._keep_at = keep, keep_every, dict(keep_at)
     self._saving, self.run = None, {}
     self._writes = jax.process_index() == 0
     with storage.reading(f'The checkpoints in {self._folder}'):
@@ -197,6 +197,7 @@ class Checkpoints:
         'held_out_loss': held_out_loss,
         'phase_first_step': phase_first_step,
         **({'score': score[0]} if score else {}),
+        **({'words': self._keep_at[step]} if step in self._keep_at else {}),
         'files': sums,
       },
     )

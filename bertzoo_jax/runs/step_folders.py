@@ -73,6 +73,16 @@ def best(workdir) -> int | None:
   return min(by_step, key=lambda s: (by_step[s], s)) if by_step else None
 
 
+def words(workdir) -> dict[int, int]:
+  """{number of words: step} of the checkpoints that run.keep_words keeps."""
+  steps_of = {}
+  for step in steps(workdir):
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+      manifest = storage.read_json(storage.absolute(workdir) / FOLDER / str(step) / MANIFEST)
+      steps_of |= {int(number): step for number in manifest.get('words', ())}
+  return dict(sorted(steps_of.items()))
+
+
 def verify(folder) -> str | None:
   """None if every file of a checkpoint has the bytes that were written, else the problem as text.
 

@@ -213,7 +213,8 @@ def test_rows_of_one_set_are_there_once_also_where_they_are_few(corpus):
 
 def run_command(**values):
   """Runs the command with these flags; those that are not named are as without them."""
-  none = 'corpus minimal_pairs similarity columns retrieval score_by gaps require cache_dir'.split()
+  none = 'corpus minimal_pairs similarity columns retrieval score_by gaps require cache_dir'
+  none = f'{none} babylm glue submission'.split()
   usual = dict.fromkeys([*none, 'json', 'masking_of']) | dict(draw=0, top=0, group_by='')
   values = {k: str(v) if isinstance(v, pathlib.Path) else v for k, v in values.items()}
   command.main(types.SimpleNamespace(**{**usual, 'batches': BATCHES, **values}))

@@ -222,11 +222,16 @@ def test_files_are_read_in_both_layouts(tmp_path):
   blimp = tmp_path / 'a.jsonl'
   text = '\r\n'.join(json.dumps(row, ensure_ascii=False) for row in rows) + '\r\n'
   blimp.write_bytes(('\ufeff' + text).encode())
-  assert pair_files.read(str(blimp)) == [(*p, g) for p, g in zip(pairs, 'xy')]
-  assert pair_files.read(str(blimp), 'field') == [(*p, 'syntax') for p in pairs]
+  assert pair_files.read(str(blimp)) == [(p, (0, 0), 0, g) for p, g in zip(pairs, 'xy')]
+  assert pair_files.read(str(blimp), 'field') == [(p, (0, 0), 0, 'syntax') for p in pairs]
   table = tmp_path / 'b.tsv'
   table.write_text('sentence_good\tsentence_bad\nA "b.\tA c.\n\n')
-  assert pair_files.read(str(table)) == [('A "b.', 'A c.', '')]
+  assert pair_files.read(str(table)) == [(('A "b.', 'A c.'), (0, 0), 0, '')]
+  several = dict(context='In it,', options=[' a', ' b.', ' c'], label=2, UID='z')
+  (tmp_path / 'c.jsonl').write_text(json.dumps(several))
+  [item] = pair_files.read(str(tmp_path / 'c.jsonl'))
+  assert item == (('In it, a', 'In it, b.', 'In it, c'), (6, 6, 6), 2, 'z')
+  (tmp_path / 'c.jsonl').unlink()
   both = pair_files.read(str(tmp_path))
   assert [p.group for p in both] == ['x', 'y', 'b']
 
@@ -235,8 +240,10 @@ def test_files_are_read_in_both_layouts(tmp_path):
   'name, content, words',
   [
     ('a.jsonl', '{"sentence_good": "a"}', "a.jsonl:1 has no 'sentence_bad'; it has sentence_good"),
-    ('a.jsonl', '{"sentence_good": "a", "sentence_bad": ""}', 'empty sentence'),
-    ('a.jsonl', '{"sentence_good": "a", "sentence_bad": 3}', 'empty sentence'),
+    ('a.jsonl', '{"sentence_good": "a", "sentence_bad": ""}', 'none of them empty'),
+    ('a.jsonl', '{"sentence_good": "a", "sentence_bad": 3}', 'none of them empty'),
+    ('a.jsonl', '{"options": ["a", "b"], "label": 2}', 'a.jsonl:1 .*no number from 0 to 1'),
+    ('a.jsonl', '{"options": ["a", "b"], "context": 1}', 'a context is no text'),
     ('a.jsonl', '[1]', 'it has no fields'),
     ('a.jsonl', json.dumps(ROW), "no 'trem'; it has .*term, UID. Give another --group"),
     ('a.jsonl', '\n{', 'a.jsonl:2 is no JSON'),
@@ -290,7 +297,7 @@ def test_a_way_that_a_network_did_not_learn_is_refused(tmp_path, objective, mask
 
 def test_a_frame_is_that_of_the_runs_class_and_a_sentence_may_be_too_long(run):
   subject, _ = minimal_pairs.opened(run[0])
-  rows, text = likelihoods._framed(subject, [[7, 8]], 6)
+  rows, text = likelihoods._framed(subject, [([7, 8], 0, 2)], 6)
   cls, sep, pad = (subject.special[name] for name in ('cls', 'sep', 'pad'))
   assert rows['input_ids'].tolist() == [[cls, 7, 8, sep, pad, pad]]
   assert text.tolist() == [[False, True, True, False, False, False]]
