@@ -157,7 +157,7 @@ if __name__ == '__main__':
     minimal_pairs='Pairs of sentences: FILE.jsonl with sentence_good and sentence_bad (as BLiMP '
     'has them), FILE.tsv with two columns, the good sentence first, or a folder of such files.',
     babylm='Folder of the BabyLM challenge, with full_eval and fast_eval.',
-    glue='With --babylm: folder with TASK/predictions.json of the fine-tuned tasks.',
+    glue='With --babylm: workdir of configs/tasks/babylm.py:all, or TASK/predictions.json in it.',
     submission='With --babylm: file to write for the leaderboard; an existing one is refused.',
     similarity='Table of two texts and a score per row: tsv, csv, jsonl, json or parquet.',
     columns='With --similarity: the columns of the two texts and of the score. Default: text_a or '

@@ -58,7 +58,7 @@ class Result(NamedTuple):
 def evaluate(address: str, folder: str, by=None, glue=None, say=print) -> tuple[Result, dict]:
   """Scores all parts in a folder of the pipeline's data, and the fast ones for each revision.
 
-  by: a way of `likelihoods.ways`. glue: folder with TASK/predictions.json. say: shows progress.
+  by: a way of `likelihoods.ways`. glue: see `_tuned`. say: shows progress.
 
   Returns the scores, and the object to submit. Raises UserError for an address without a network.
   """
@@ -91,9 +91,8 @@ def evaluate(address: str, folder: str, by=None, glue=None, say=print) -> tuple[
       submission['aoa'] = {'aoa': value}
       result.parts['aoa'] = dict(score=100 * value, rows=len(rows))
   for task in GLUE:
-    file = pathlib.Path(glue or 'glue') / task / 'predictions.json'
-    got = _attempt(f'{task}, fine-tuned', lambda at=file: _json(at), result)
-    submission['glue'] |= got or {}
+    tuned = functools.partial(_tuned, pathlib.Path(glue or 'glue'), task)
+    submission['glue'] |= _attempt(f'{task}, fine-tuned', tuned, result) or {}
   return result, submission
 
 
@@ -200,6 +199,16 @@ def _words(file) -> tuple[list[dict], list[pair_files.Item]]:
     ]
     pairs = [(word['context'].strip() + ' ', word['target_word'].strip()) for word in words]
     return words, [pair_files.Item((a + b,), (len(a),), 0, b) for a, b in pairs]
+
+
+def _tuned(folder, task) -> dict:
+  """{task: predictions} from a workdir of `finetune`, or from the results of the pipeline."""
+  file = folder / 'submission' / f'{task}.tsv'
+  if not file.exists():
+    return _json(folder / task / 'predictions.json')
+  with errors.unreadable(f'{file} has no label in the second column: fine-tune in a new folder'):
+    labels = [int(line.split('\t')[1]) for line in file.read_text().splitlines()[1:]]
+  return {task: {'predictions': [dict(id=f'{task}_{n}', pred=x) for n, x in enumerate(labels)]}}
 
 
 def _json(file) -> dict:

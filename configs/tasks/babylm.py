@@ -6,7 +6,7 @@
 glue_filtered is the folder of the evaluation data (boolq.train.jsonl, boolq.valid.jsonl, …). Texts
 and values are those of the pipeline (babylm-org/babylm-eval at 45fe2c1: eval_finetuning.sh and
 finetune/): AdamW, a cosine to a tenth, the best epoch by accuracy (MRPC and QQP: F1), seed 42. F1
-is of the label 1, which is not_entailment in RTE.
+is of the label 1, which is not_entailment in RTE. `evaluate --babylm … --glue F` submits F.
 
 Not as there: the head lacks the first of two norms, and the other has parameters; the rows at the
 end of an epoch that fill no batch are kept. No layout of this file was ever read from a real file.
@@ -35,7 +35,8 @@ def _task(name, *texts, metrics=_SCORES, labels=('0', '1'), batch_size=32, epoch
   columns = dict(zip(('text_a', 'text_b'), texts), labels=labels)
   files = dict(train=f'{name}.train.jsonl', dev=f'{name}.valid.jsonl')
   sources = {'table': functools.partial(parts.table, files=files, **columns)}
-  return dict(_PIPELINE, sources=sources, metrics=metrics, batch_size=batch_size, epochs=epochs)
+  fields = dict(sources=sources, metrics=metrics, batch_size=batch_size, epochs=epochs)
+  return dict(_PIPELINE, submission=dict(dev=f'{name}.tsv'), **fields)
 
 
 TASKS = {

@@ -159,6 +159,9 @@ def test_the_file_to_submit_has_every_part_and_what_is_missing_is_named(
   write(data / 'full_eval/aoa', 'cdi_childes.json', dict(dog=contexts, x=contexts))
   tuned = {'rte': {'predictions': [{'id': 'rte_0', 'pred': 1}]}}
   write(tmp_path / 'glue/rte', 'predictions.json', tuned)
+  (tmp_path / 'glue/submission').mkdir()
+  (tmp_path / 'glue/submission/wsc.tsv').write_text('index\tprediction\n7\t1\n8\t0\n')
+  tuned['wsc'] = {'predictions': [{'id': 'wsc_0', 'pred': 1}, {'id': 'wsc_1', 'pred': 0}]}
   address, glue = f'hf:{tmp_path}/hf/main', str(tmp_path / 'glue')
   result, found = babylm.evaluate(address, str(data), None, glue, lines.append)
   assert [one.rpartition('/')[2] for one in opened] == ['main', 'chck_1M', 'chck_20M']
@@ -175,10 +178,10 @@ def test_the_file_to_submit_has_every_part_and_what_is_missing_is_named(
   word = dict(target_word='dog', context_id=1, context='b')
   assert rows[1] == dict(step='chck_1M', word_count=10**6, **word, surprisal=4.0)
   missing = '; '.join(result.missing)
-  for part in ('main, comps: .*has no row', 'main, reading: .*exist', 'chck_2M, chck_3M', 'wsc, '):
+  for part in ('main, comps: .*has no row', 'main, reading: .*exist', 'chck_2M, chck_3M', 'qqp, '):
     assert re.search(part, missing), part
-  assert 'rte, ' not in missing and missing.count('; ') == len(result.missing) - 1
-  assert len(lines) == 6 + 2 * 6 and 'missing: wsc' in babylm.table(result)
+  assert not re.search('rte, |wsc, ', missing) and missing.count('; ') == len(result.missing) - 1
+  assert len(lines) == 6 + 2 * 6 and 'missing: qqp' in babylm.table(result)
   assert result.notes[0] == 'blimp: the published part has 59,875 rows'
 
 
