@@ -2,19 +2,9 @@
 
     python -m bertzoo_jax.convert --model DIR --out OUT
 
-DIR has config.json and pytorch_model.bin, or its parts, as Microsoft's releases of DeBERTa (which
-needs torch). If pytorch_model.generator.bin lies beside them, as in releases of DeBERTaV3, the
-command writes OUT/discriminator and OUT/generator, for
-
-    --init hf:OUT/discriminator,hf:OUT/generator
-
-Otherwise it writes OUT. The generator's number of layers is read from its file.
-
-Or DIR has Google's checkpoint of BERT, ALBERT or ELECTRA (bert_model.ckpt.index and its data; it
-needs tensorflow), bert_config.json or albert_config.json, and vocab.txt or a SentencePiece model.
-ELECTRA's checkpoint has two networks and no config: heads have 64 dimensions.
-
---model OWNER/NAME fetches the files from the Hugging Face hub.
+DIR, or OWNER/NAME of the Hugging Face hub, is a release of Microsoft's (needs torch) or Google's
+(needs tensorflow); docs/commands.md lists the files. Of two networks the command writes
+OUT/discriminator and OUT/generator.
 
 No code in the pickles is run. Every tensor is written, floats as float32. The vocabulary head's
 tensors get the names that transformers reads: lm_predictions.lm_head.dense becomes

@@ -4,14 +4,9 @@
                                  [--pooling mean|first|tokens] [--prompt NAME] [--length N]
                                  [--batch 32]
 
---model takes the addresses of `pretrain --init`: W, W@STEP, W@best, hf:DIR or
-hf:OWNER/NAME[@REVISION]. Of a pair of networks, the discriminator is taken.
-
-Without --pooling, vectors are made as the network was trained to make them, or as its directory of
-sentence-transformers says, with their normalisation; else they are means.
-
-With mean or first, row n of --out is the vector of line n: float32 [N, D]. An empty line has the
-vector of the special tokens alone. With tokens there are three files for --out vectors.npy:
+docs/commands.md explains the flags. With mean or first, row n of --out is the vector of line n:
+float32 [N, D]. An empty line has the vector of the special tokens alone. With tokens there are
+three files for --out vectors.npy:
 
     vectors.npy         float32 [T, D], the tokens of all lines one after another
     vectors.rows.npy    int64 [N + 1]; the tokens of line n are vectors[rows[n]:rows[n + 1]]

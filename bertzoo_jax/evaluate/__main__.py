@@ -127,7 +127,7 @@ def _on_babylm(asked):
   result, submission = babylm.evaluate(asked.workdir, asked.babylm, by, asked.glue)
   if asked.submission:
     storage.write_text(asked.submission, json.dumps(submission))
-  return result, f'{result.address}, tokens: {result.how}\n{babylm.table(result)}'
+  return result, babylm.table(result)
 
 
 def _on_vectors(asked):

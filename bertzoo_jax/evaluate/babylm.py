@@ -33,7 +33,7 @@ class Task(NamedTuple):
   key: str  # in the file to submit
   full_eval: str  # folder with all rows
   fast_eval: str  # folder with the rows for checkpoints; '' for none
-  rows: int  # in `full_eval` as it is published
+  rows: int  # in `full_eval` as it is published; its collector takes no other number
   contexts: list[str]  # before each option; one for all
   options: list[str] | str  # the first is right; the name of the field with them
   group: str  # the subset
@@ -52,7 +52,6 @@ class Result(NamedTuple):
   parts: dict[str, dict]  # {part: score (per cent, the mean of its subsets), rows, ties, …}
   checkpoints: dict[str, dict]  # {revision: {part: {subset: share of right ones}}}
   missing: list[str]  # parts that were not scored, with the reason
-  notes: list[str]
 
 
 def evaluate(address: str, folder: str, by=None, glue=None, say=print) -> tuple[Result, dict]:
@@ -63,7 +62,8 @@ def evaluate(address: str, folder: str, by=None, glue=None, say=print) -> tuple[
   Returns the scores, and the object to submit. Raises UserError for an address without a network.
   """
   root, network = pair_files.there(storage.path(folder)), minimal_pairs.opened(address, by)
-  result = Result(address, network[0].how, {}, {}, [], [*network[0].notes])
+  result = Result(address, network[0].how, {}, {}, [])
+  say('\n'.join([f'tokens: {result.how}', *network[0].notes]))
   submission, nats, aoa = _parts(network, root, '', result, say), {}, root / 'full_eval' / 'aoa'
   words, items = _attempt('aoa', lambda: _words(aoa / 'cdi_childes.json'), result) or ((), ())
   for seen, where in (known := revisions(address)).items():
@@ -89,7 +89,7 @@ def evaluate(address: str, folder: str, by=None, glue=None, say=print) -> tuple[
     score = lambda: human_data.acquired(targets, nats, network[1], aoa / 'cdi_human.csv')
     if (value := _attempt('aoa', score, result)) is not None:
       submission['aoa'] = {'aoa': value}
-      result.parts['aoa'] = dict(score=100 * value, rows=len(rows))
+      result.parts['aoa'] = dict(score=100 * value, rows=len(rows), ties=0, seconds=0, subsets={})
   for task in GLUE:
     tuned = functools.partial(_tuned, pathlib.Path(glue or 'glue'), task)
     submission['glue'] |= _attempt(f'{task}, fine-tuned', tuned, result) or {}
@@ -129,10 +129,6 @@ def _parts(network, root, revision, result, say) -> dict:
       result.checkpoints.setdefault(revision, {})[key] = subsets
     else:
       result.parts[key] = dict(score=score, rows=rows, ties=ties, seconds=seconds, subsets=subsets)
-  published = {task.key: task.rows for task in TASKS} if not revision else {}
-  for key, rows in published.items():
-    if predictions[key] and result.parts[key]['rows'] != rows:
-      result.notes.append(f'{key}: the published part has {rows:,} rows')
   return predictions
 
 
@@ -219,10 +215,10 @@ def _json(file) -> dict:
 def table(result: Result) -> str:
   """The scores, with subsets where they are few, and what is missing."""
   lines = [('part', 'rows', 'score', 'ties', 'seconds', 'subsets')]
+  published = {task.key: f' of {task.rows:,}' for task in TASKS}
   for name, part in result.parts.items():
-    numbers = f'{part["rows"]:,}', f'{part["score"]:.2f}', f'{part.get("ties", 0):,}'
-    few = part.get('subsets', {}).items() if len(part.get('subsets', {})) < 5 else ()
+    few = part['subsets'].items() if len(part['subsets']) < 5 else ()
     subsets = ', '.join(f'{subset} {share:.2%}' for subset, share in few)
-    lines.append((name, *numbers, f'{part.get("seconds", 0):.0f}', subsets))
-  ends = [f'note: {note}' for note in result.notes]
-  return '\n'.join([tables.aligned(lines), *ends, *(f'missing: {x}' for x in result.missing)])
+    numbers = f'{part["score"]:.2f}', f'{part["ties"]:,}', f'{part["seconds"]:.0f}', subsets
+    lines.append((name, f'{part["rows"]:,}{published.get(name, "")}', *numbers))
+  return '\n'.join([tables.aligned(lines), *(f'missing: {x}' for x in result.missing)])

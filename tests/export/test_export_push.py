@@ -1,5 +1,6 @@
 import hashlib
 import inspect
+import json
 import os
 import pathlib
 import types
@@ -14,6 +15,7 @@ from bertzoo_jax import export
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.hf import verify
+from bertzoo_jax.runs import step_folders
 from configs import bert
 from tests import commands
 
@@ -90,11 +92,14 @@ def test_the_calls_are_those_of_the_library():
 
 @pytest.fixture(scope='module')
 def workdir(tmp_path_factory):
+  """A run with checkpoints 7, kept after a million words, and 9."""
   path = tmp_path_factory.mktemp('run')
   params = test_export.make_workdir(path, bert.get_config('tiny'))
   (path / 'checkpoints' / '7').rename(path / 'seventh')
   small.save(path, jax.tree.map(lambda x: x + 0.125, params), step=9)
   (path / 'seventh').rename(path / 'checkpoints' / '7')
+  manifest = path / 'checkpoints' / '7' / step_folders.MANIFEST
+  manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {'words': [10**6]}))
   return path
 
 
@@ -125,14 +130,14 @@ def test_each_kept_checkpoint_is_a_branch_that_transformers_opens_offline(
 ):
   run(workdir, tmp_path / 'out', all_checkpoints=True, push=NAME)
   refs = remote / 'models--owner--name/refs'
-  assert {ref.name for ref in refs.iterdir()} == {'main', 'step-7', 'step-9'}
+  assert {ref.name for ref in refs.iterdir()} == {'main', 'chck_1M', 'step-9'}
   environment = commands.environment(HF_HUB_OFFLINE='1', HF_HUB_CACHE=str(remote))
-  names = (NAME, 'main', 'step-7', 'step-9')
+  names = (NAME, 'main', 'chck_1M', 'step-9')
   opened = commands.run('-c', OPENED, *names, env=environment, check=True)
   main, seventh, ninth = (line.split()[1:] for line in opened.stdout.splitlines())
   assert main == ninth != seventh
   # the same command pushes what is left
-  assert 'owner/name@step-7: pushed' in capfd.readouterr().out
+  assert 'owner/name@chck_1M: pushed' in capfd.readouterr().out
   (refs / 'step-9').unlink()
   with pytest.raises(errors.UserError, match='step-9 exists and is not empty'):
     run(workdir, tmp_path / 'out', all_checkpoints=True, push=NAME)
@@ -151,7 +156,7 @@ def test_each_kept_checkpoint_is_a_branch_that_transformers_opens_offline(
     (dict(push=NAME), 'no token', 'run hf auth login, or set .HF_TOKEN'),
     (dict(push=NAME), 'no torch', 'needs torch, since only a verified export'),
     (dict(push=NAME), 'main', 'has files in its branch main already'),
-    (dict(push=NAME, all_checkpoints=True), 'step-7', 'has files in its branch step-7 already'),
+    (dict(push=NAME, all_checkpoints=True), 'step-9', 'has files in its branch step-9 already'),
   ],
 )
 def test_a_push_that_must_not_be_is_one_sentence_before_anything_is_made(

@@ -25,9 +25,10 @@ def at(state, step):
   return state.replace(step=jax.numpy.int32(step), params=params)
 
 
-def save(workdir, *rows, keep=3, keep_every=0, run=None):
+def save(workdir, *rows, keep=3, keep_every=0, keep_at=(), run=None):
   """Saves the fresh state at (step, held-out loss, first step of the phase); returns it."""
   state, how = phase_runs.fresh(toys.phase_run()), dict(keep=keep, keep_every=keep_every)
+  how |= dict(keep_at=keep_at)
   with contextlib.closing(checkpoint.Checkpoints(workdir, **how)) as checkpoints:
     checkpoints.run = run or checkpoints.run
     for step, *rest in rows:
@@ -65,6 +66,15 @@ def damage(path, how):
   if how == 'flip':
     data[half] ^= 0x10
   path.write_bytes({'truncate': data[:half], 'zero': bytes(len(data)), 'flip': data}[how])
+
+
+def test_a_checkpoint_that_is_kept_for_its_words_says_so(tmp_path):
+  kept = {2: [10**6, 2 * 10**6], 5: [3 * 10**6]}
+  save(tmp_path, (1,), (2,), (3,), (4,), keep=1, keep_at=kept)
+  assert step_folders.steps(tmp_path) == [2, 4]
+  assert step_folders.words(tmp_path) == {10**6: 2, 2 * 10**6: 2}
+  (tmp_path / 'checkpoints/2' / step_folders.MANIFEST).write_text('[]')
+  assert step_folders.words(tmp_path) == {}
 
 
 def test_runs_in_threads_of_one_process_save_at_once(tmp_path):
