@@ -198,8 +198,7 @@ def convert(
   """
   known = architectures.ARCHITECTURES
   hf_architecture.check(a, params, known)
-  vocab_size = len(params[weights.WORD_TABLE])
-  hf_json = hf_architecture.config(a, encoder, special, vocab_size, known)
+  hf_json = hf_architecture.config(a, encoder, special, len(params[weights.WORD_TABLE]), known)
   hf_json |= task_heads.config(a, {**params, **(aside or {})}, task or task_heads.Task())
   return hf_architecture.to_hf(a, params, a.sizes(encoder, special)), hf_json
 

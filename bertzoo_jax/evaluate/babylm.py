@@ -92,8 +92,7 @@ def evaluate(address: str, folder: str, by=None, glue=None, say=print) -> tuple[
       result.parts['aoa'] = dict(score=100 * value, rows=len(rows))
   for task in GLUE:
     file = pathlib.Path(glue or 'glue') / task / 'predictions.json'
-    got = _attempt(f'{task}, fine-tuned', lambda at=file: _json(at), result)
-    submission['glue'] |= got or {}
+    submission['glue'] |= _attempt(f'{task}, fine-tuned', lambda at=file: _json(at), result) or {}
   return result, submission
 
 

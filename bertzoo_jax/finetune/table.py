@@ -76,14 +76,13 @@ def markdown(table_lines: list[Line], majority: dict[str, float]) -> str:
     init = line.init if len({other.init for other in same_task}) > 1 else ''
     point = ' · '.join(filter(None, [init, line.point])) or '–'
     others = ', '.join(f'{name} {_shown(value)}' for name, value in line.others.items())
-    scores = line.median, line.best, line.worst, majority[line.task]
     rows.append(
       (
         line.task,
         f'{point} ←' if line.chosen and len(same_task) > 1 else point,
         f'{line.split} {line.metric}',
         str(line.seeds),
-        *map(_shown, scores),
+        *map(_shown, (line.median, line.best, line.worst, majority[line.task])),
         others or '–',
         ', '.join(f'{n} {100 * m:.2f} ± {100 * r:.2f}' for n, (m, r) in line.means.items()),
       )

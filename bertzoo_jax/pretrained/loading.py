@@ -249,8 +249,7 @@ class Loaded:
       _check_segments(batch, self.pretrained.shape.padding)
     batch = {name: jnp.asarray(x) for name, x in batch.items()}
     ids_BL = batch['input_ids']
-    usual = {'token_type_ids': jnp.zeros_like(ids_BL), 'segment_ids': jnp.ones_like(ids_BL)}
-    batch = usual | batch
+    batch = {'token_type_ids': jnp.zeros_like(ids_BL), 'segment_ids': jnp.ones_like(ids_BL)} | batch
     if segments := self.encoder.type_vocab_size:
       batch['token_type_ids'] = jnp.minimum(batch['token_type_ids'], segments - 1)
     return batch

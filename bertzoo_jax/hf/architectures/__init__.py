@@ -66,8 +66,7 @@ def reader(content: dict[str, Any], wished: str | None = None) -> architecture.A
       'A class of your own is read only by a run whose config.hf names it.'
     )
   candidates = outside or readers[model_type]
-  named = [a for name in names for a in candidates if a.name == name]
-  return (named or candidates)[0]
+  return ([a for name in names for a in candidates if a.name == name] or candidates)[0]
 
 
 def _beside(name: str) -> dict[str, architecture.Architecture]:

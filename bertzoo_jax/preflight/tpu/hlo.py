@@ -281,8 +281,7 @@ class _Walk:
     inner = self._fused(instruction)
     read = 0
     for index, name in enumerate(instruction.operands):
-      shape = self._shape(computation, name)
-      whole = hlo_text.size(shape, hbm_only=True)
+      whole = hlo_text.size(self._shape(computation, name), hbm_only=True)
       if whole and inner is not None:
         whole = min(whole, self._used(inner, index))
       elif whole and instruction.opcode in ('dynamic-slice', 'slice', 'gather') and index == 0:

@@ -199,8 +199,7 @@ def _answers(qa, context, where):
       for answer in qa['detected_answers']
       for start, end in answer['char_spans']
     ]
-    right = tuple(tables.as_text(a, where) for a in qa.get('answers') or [])
-    return answers, right or None
+    return answers, tuple(tables.as_text(a, where) for a in qa.get('answers') or []) or None
   answers = qa.get('answers')
   if answers is None:
     return None, None
