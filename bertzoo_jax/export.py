@@ -13,7 +13,6 @@ import json
 import pathlib
 import re
 
-import numpy as np
 from absl import flags
 
 from bertzoo_jax import cli
@@ -192,7 +191,7 @@ def convert(
   special: dict[str, int],
   task: task_heads.Task | None = None,
   aside: dict | None = None,
-) -> tuple[dict[str, np.ndarray], dict]:
+) -> tuple[dict, dict]:
   """(tensors by Hugging Face name, content of config.json). params: flat; encoder: linen module;
   special: ids by name; task: of its head; aside: heads that the class has no place for, flat.
   """

@@ -40,7 +40,6 @@ def lines(task: str, metrics, results: list[dict], sign: int = 1, drawn=False) -
   table_lines = []
   for (init, point), group in groups.items():
     split, scores = next(iter(group[0]['scores']), ''), [r['score'] for r in group]
-    known = [s for s in scores if s is not None]
     each = {
       f'{s} {m}': [r['scores'][s][m] for r in group]
       for s, values in group[0]['scores'].items()
@@ -51,7 +50,7 @@ def lines(task: str, metrics, results: list[dict], sign: int = 1, drawn=False) -
     others = {name: _median(x, sign) for name, x in each.items()}
     names = short([key for key, _ in point])
     named = ', '.join(f'{name}={value}' for name, (_, value) in zip(names, point))
-    known = sorted(known, key=lambda s: -sign * s) or [math.nan]
+    known = sorted((s for s in scores if s is not None), key=lambda s: -sign * s) or [math.nan]
     ends = _median(scores, sign), known[0], known[-1] if None not in scores else math.nan
     ends = (metrics[0], split, len(group), *ends)
     table_lines.append(Line(task, named, init, *ends, others, False, means))

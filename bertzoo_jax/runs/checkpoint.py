@@ -336,9 +336,8 @@ def _shapes(parts):
 
 
 def _parts(state):
-  average = {'average': state.average} if state.average else {}
   return {
-    **average,
+    **({'average': state.average} if state.average else {}),
     'params': state.params,
     'rest': {
       'step': state.step,

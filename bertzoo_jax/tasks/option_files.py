@@ -1,7 +1,6 @@
 """Questions with options, one of which is right: their examples, and files of them."""
 
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
@@ -40,7 +39,7 @@ class Choice(NamedTuple):
 # --- layouts: reader.File → iterator ---
 
 
-def choices(file) -> Iterator[examples.Record | examples.Skipped]:
+def choices(file):
   """The questions of a file of any layout."""
   layout = file.fields.layout
   return LAYOUTS[_layout(file) if layout == 'auto' else layout](file)
@@ -101,9 +100,8 @@ def _dream(file):
       where = f'{path.name}, {place}'
       question, options = tables.as_text(one['question'], where), _options(one['choice'], where)
       label = tables.as_label(one.get('answer'), where) or None
-      yield examples.Record(
-        place, f'{name}-{i}', Choice(dialogue, question, options, label, 'text')
-      )
+      value = Choice(dialogue, question, options, label, 'text')
+      yield examples.Record(place, f'{name}-{i}', value)
 
 
 def _is_dialogue(entry) -> bool:

@@ -220,8 +220,7 @@ class _Walk:
   # --- loops ---
 
   def _trips(self, instruction):
-    known = re.search(r'known_trip_count":?\s*\{"n":"?(\d+)', instruction.attributes)
-    if known:
+    if known := re.search(r'known_trip_count":?\s*\{"n":"?(\d+)', instruction.attributes):
       return int(known[1])
     condition = self.module.computations.get(instruction.called['condition'], {})
     constants = [i.operands[0] for i in condition.values() if i.opcode == 'constant']

@@ -82,7 +82,6 @@ def _read(task_dir, fields, records, texts):
 
 
 def _sentences(builder, where, rows, split, words, tags):
-  """The sentences of one split."""
   features = builder.info.features
   for field, name in (('words', words), ('tags', tags)):
     if name not in features:

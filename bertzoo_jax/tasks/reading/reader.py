@@ -5,7 +5,6 @@ import os
 import re
 import warnings
 from collections.abc import Callable
-from collections.abc import Iterable
 from typing import Any
 from typing import NamedTuple
 
@@ -101,7 +100,7 @@ def _files(path, split, folders):
 
 
 def read(
-  streams: Iterable, split: str, where, unit='examples', lacking=''
+  streams, split: str, where, unit='examples', lacking=''
 ) -> tuple[examples.Examples, list[str]]:
   """(the examples of a split, notes about those left out).
 

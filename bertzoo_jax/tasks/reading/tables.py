@@ -10,7 +10,6 @@ import math
 import pathlib
 import re
 import types
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
@@ -55,14 +54,14 @@ class Row(NamedTuple):
     return convert(value, f'{head.file}, {self.place}, {head.word} {head.columns[key]!r}')
 
 
-def records(file, choose, make, form=AUTO) -> Iterator[examples.Record | examples.Skipped]:
+def records(file, choose, make, form=AUTO):
   """Yields make(row) of each row of a file, which is a Record or Skipped. See `rows`."""
   for row in rows(file.data, file.path, choose, form):
     yield row if isinstance(row, examples.Skipped) else make(row)
 
 
-def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | examples.Skipped]:
-  """Yields the rows of a file; its suffix decides how it is read.
+def rows(data: bytes, path, choose, form=AUTO):
+  """Yields the rows of a file (Row or Skipped); its suffix decides how it is read.
 
   choose: names of columns → {key: column to read}; raises UserError if one is missing. form: the
   fields of parts/sources.py:table about columns and layout. The columns of a file without any names

@@ -3,7 +3,6 @@
 import itertools
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
@@ -61,8 +60,7 @@ def schemed(splits: dict[str, examples.Examples], scheme: str, convert: str):
       'not checked; strict_f1 is entity_f1.'
     )
   for name, e in tagged.items():
-    wrong = [(i, j) for i, tags in enumerate(e.labels) for j in schemes.broken(tags, used)]
-    if wrong:
+    if wrong := [(i, j) for i, tags in enumerate(e.labels) for j in schemes.broken(tags, used)]:
       i, j = wrong[0]
       words, tags, _ = e.values[i]
       notes.append(
@@ -89,7 +87,7 @@ def schemed(splits: dict[str, examples.Examples], scheme: str, convert: str):
 # --- layouts: reader.File → iterator ---
 
 
-def conll(file) -> Iterator[examples.Record | examples.Skipped]:
+def conll(file):
   """The sentences of a file of any layout. Raises UserError for a word without a tag."""
   if not file.fields.separator:
     raise errors.UserError('config.source.separator is empty: give auto, or the column separator.')
@@ -266,7 +264,7 @@ def _conllu(file):
   return _groups(files.lines_of(file.data, file.path), fields)
 
 
-def _groups(lines, fields) -> Iterator[list[tuple[int, list[str]]]]:
+def _groups(lines, fields):
   """Yields [(number, columns)] of a sentence. fields: (number, line) → columns; [] at its end."""
   group = []
   for number, line in itertools.chain(lines, [(0, '')]):
