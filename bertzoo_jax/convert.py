@@ -70,8 +70,7 @@ def convert(model: str, out) -> list[str]:
   lines = []
   with folders.scratch(out) as folder:
     root = pathlib.Path(folder) / 'model'
-    read = _pickled(source, pickled) if pickled else _tensorflow(source)
-    for name, tensors, content in read:
+    for name, tensors, content in _pickled(source, pickled) if pickled else _tensorflow(source):
       (root / name).mkdir(parents=True)
       lines += _write(root / name, out / name if name else out, tensors, content, source)
     folders.install(root, out)

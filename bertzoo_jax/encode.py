@@ -19,7 +19,6 @@ Read large files with numpy.load(FILE, mmap_mode='r'). The files appear when the
 import itertools
 import os
 import pathlib
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -126,8 +125,8 @@ def _free(out, pooling) -> list[str]:
   return names
 
 
-def _lines(text, header) -> Iterator[tuple[str, int]]:
-  """(line without its end, bytes read so far). A byte-order mark is left out."""
+def _lines(text, header):
+  """Yields (line without its end, bytes read so far). A byte-order mark is left out."""
   done = 0
   with text.open('rb') as f:
     for number, line in enumerate(f, 1):

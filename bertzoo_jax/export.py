@@ -13,7 +13,6 @@ import json
 import pathlib
 import re
 
-import numpy as np
 from absl import flags
 
 from bertzoo_jax import cli
@@ -192,14 +191,13 @@ def convert(
   special: dict[str, int],
   task: task_heads.Task | None = None,
   aside: dict | None = None,
-) -> tuple[dict[str, np.ndarray], dict]:
+) -> tuple[dict, dict]:
   """(tensors by Hugging Face name, content of config.json). params: flat; encoder: linen module;
   special: ids by name; task: of its head; aside: heads that the class has no place for, flat.
   """
   known = architectures.ARCHITECTURES
   hf_architecture.check(a, params, known)
-  vocab_size = len(params[weights.WORD_TABLE])
-  hf_json = hf_architecture.config(a, encoder, special, vocab_size, known)
+  hf_json = hf_architecture.config(a, encoder, special, len(params[weights.WORD_TABLE]), known)
   hf_json |= task_heads.config(a, {**params, **(aside or {})}, task or task_heads.Task())
   return hf_architecture.to_hf(a, params, a.sizes(encoder, special)), hf_json
 

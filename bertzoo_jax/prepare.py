@@ -221,8 +221,7 @@ def _same_plan(out, plan) -> dict | None:
         f'--out={out} holds other files: choose an empty folder or a new name.'
       )
     return None
-  differing = config_lib.differences(config_lib.flatten(old_plan), config_lib.flatten(plan))
-  if differing:
+  if differing := config_lib.differences(config_lib.flatten(old_plan), config_lib.flatten(plan)):
     state = 'a corpus' if manifest else 'an unfinished corpus'
     raise errors.UserError(
       f'--out={out} holds {state} of other sources or settings ({"; ".join(differing)}): choose '
@@ -309,10 +308,9 @@ def _final_tokenizer(config, text, loaded, add, say):
     return _train(config, text, say)
   if add is None:
     return loaded
-  joiner = sentences.splitter(config.corpus.splitter).joiner or '\n'
   share = min(1.0, TOKENIZER_BYTES / text.size) if text.size else 1.0
   with progress.Meter('reading for the tokenizer', text.bytes, say) as meter:
-    texts = _training_texts(text, config.corpus.held_out, share, joiner, meter)
+    texts = _training_texts(text, config.corpus, share, meter)
     return growth.grown(loaded, texts, add, config.tokenizer.vocab_size, say)
 
 
@@ -333,12 +331,11 @@ def _train(config, text, say):
     + f'; it needs up to {_memory(config) * share * total / 2**30 + 0.2:,.1f} GiB '
     'of memory.'
   )
-  joiner = sentences.splitter(config.corpus.splitter).joiner or '\n'
   readings = itertools.chain(['reading for the tokenizer'], itertools.repeat('learning pieces'))
 
   def read():
     with progress.Meter(next(readings), text.bytes, say) as meter:
-      yield from _training_texts(text, config.corpus.held_out, share, joiner, meter)
+      yield from _training_texts(text, config.corpus, share, meter)
 
   trained = tokenizers.train(config.tokenizer.to_dict(), read, total)
   if trained.vocab_size > vocab_size:
@@ -356,17 +353,17 @@ def _most(config) -> int:
 
 def _memory(config) -> float:
   """Bytes of memory that training takes per byte of text; the maximum for an unknown tokenizer."""
-  name = config.tokenizer.name
-  return _MEMORY[name] if name in _MEMORY else max(_MEMORY.values())
+  return _MEMORY.get(config.tokenizer.name, max(_MEMORY.values()))
 
 
-def _training_texts(text, held_out, share, joiner, meter):
+def _training_texts(text, section, share, meter):
   """Text of the train split's documents, or of a sample chosen by content; never held-out text."""
   reader, empty = text.reader(), True
+  joiner = sentences.splitter(section.splitter).joiner or '\n'
   for document, *_ in text.documents(reader):
     meter.update(reader.bytes_read)
     content, lot = shards.content_hash(document)
-    if not shards.below(content, held_out) and shards.below(lot, share):
+    if not shards.below(content, section.held_out) and shards.below(lot, share):
       empty = False
       # a trainer takes a hundred times a text's size
       yield from shards.parts(document.decode('utf-8').replace('\n', joiner))
@@ -407,7 +404,7 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
         'lower --config.corpus.held_out, or bring more text.'
       )
     raise report.empty(dropped)
-  manifest = dict(
+  return dict(
     format_version=corpus.FORMAT_VERSION,
     tokenizer=meta['section'],
     corpus=config.corpus.to_dict(),
@@ -428,7 +425,6 @@ def _manifest(out, plan, config, dropped, records, repeated) -> dict:
     report=report.summarize(records, dropped, repeated, unigrams),
     plan=plan,
   )
-  return manifest
 
 
 def _similar(out, config, file, say) -> dict | None:
@@ -440,10 +436,9 @@ def _similar(out, config, file, say) -> dict | None:
 
 
 def _split(name, records) -> dict:
-  mine = [r['splits'][name] for r in records if name in r['splits']]
   return {
     **{key: _sum(key, name, records) for key in ('documents', 'sentences', 'tokens', 'bytes')},
-    'shards': [m['shard'] for m in mine],
+    'shards': [r['splits'][name]['shard'] for r in records if name in r['splits']],
   }
 
 

@@ -163,8 +163,7 @@ class Order:
       )
     numbers = places % len(rows)
     if shuffled:
-      key = self.lists.key(epoch, part, hashing.SHUFFLE)
-      numbers = hashing.permute(key, len(rows), numbers)
+      numbers = hashing.permute(self.lists.key(epoch, part, hashing.SHUFFLE), len(rows), numbers)
       if places[-1] * 2 > self.rows_of_parts[part]:
         self.lists.prepare(*self._after(epoch, part))
     return rows, numbers, self.lists.key(listed, part)

@@ -127,8 +127,7 @@ class Mixture:
 
   def read(self, first: int, end: int) -> tuple[amounts.Reading, ...]:
     first, end = (self._turns.counts(n - self._start) for n in (first, end))
-    counts = (end - first).tolist()
-    return tuple(s.read(0, n)[0] for s, n in zip(self._sources, counts))
+    return tuple(s.read(0, n)[0] for s, n in zip(self._sources, (end - first).tolist()))
 
 
 class Turns:

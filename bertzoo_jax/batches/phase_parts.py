@@ -47,8 +47,7 @@ class RowSpec:
 
 def format_over(spec, has_end, part):
   """The format over a part of a split. has_end: the tokenizer has an end-of-document token."""
-  text = rows_lib.text_of(part)
-  form = named.build(spec.format, formats.BY_NAME, 'format', text, spec.length)
+  form = named.build(spec.format, formats.BY_NAME, 'format', rows_lib.text_of(part), spec.length)
   return form.in_lanes(spec.batch_size, has_end) if form.in_lanes else form
 
 

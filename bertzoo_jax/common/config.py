@@ -239,6 +239,4 @@ def from_json(text: str) -> ml_collections.ConfigDict:
 def _plain(node):
   if isinstance(node, (ml_collections.ConfigDict, dict)):
     return {k: _plain(v) for k, v in node.items()}
-  if isinstance(node, (list, tuple)):
-    return tuple(_plain(v) for v in node)
-  return node
+  return tuple(_plain(v) for v in node) if isinstance(node, (list, tuple)) else node

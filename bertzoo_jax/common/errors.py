@@ -90,8 +90,7 @@ def needing(what: str, extra: str | None = None):
 
   extra: the extra of setup.py that has the package.
   """
-  sentence = f'{what}: {install(extra)}' if extra else what
-  return unreadable(sentence, usual=(ImportError,))
+  return unreadable(f'{what}: {install(extra)}' if extra else what, usual=(ImportError,))
 
 
 def install(extra: str) -> str:

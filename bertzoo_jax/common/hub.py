@@ -116,8 +116,7 @@ def data(address: str) -> Data:
   begin = os.path.join(os.path.realpath(where), '') if local(name) else f'hf://datasets/{name}@'
   folders.check_files(begin, files)
   revision = next((m[1] for f in files if (m := re.match('hf://[^@]+@([^/]+)/', f))), '')
-  facts = dict(name=name, config=builder.config.name, split=split, revision=revision)
-  return Data(files, facts)
+  return Data(files, dict(name=name, config=builder.config.name, split=split, revision=revision))
 
 
 def _check_card(address, card):

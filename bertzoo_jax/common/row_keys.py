@@ -18,8 +18,7 @@ _ROW = np.int32(0x9E3779B9 - (1 << 32))
 
 def batch_keys(key: jax.Array, rows: int) -> jax.Array:
   """keys_B2 of the first `rows` rows of a batch. key: a jax.random key of the batch."""
-  folded_keys = jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows))
-  return jax.random.key_data(folded_keys)
+  return jax.random.key_data(jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(rows)))
 
 
 def join(keys: jax.Array, key: jax.Array) -> jax.Array:

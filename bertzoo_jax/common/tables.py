@@ -30,8 +30,7 @@ def aligned(rows, markdown: bool = False) -> str:
   shown = plain_markdown if markdown else str
   head, *body = ([rich.text.Text(shown(cell)) for cell in row] for row in rows)
   look = dict(box=rich.box.MARKDOWN) if markdown else dict(box=None, padding=(0, 2, 0, 0))
-  columns = (rich.table.Column(cell) for cell in head)
-  table = rich.table.Table(*columns, pad_edge=markdown, **look)
+  table = rich.table.Table(*(rich.table.Column(cell) for cell in head), pad_edge=markdown, **look)
   for row in body:
     table.add_row(*row)
   out = io.StringIO()

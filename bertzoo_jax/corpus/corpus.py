@@ -178,12 +178,11 @@ def files(manifest: dict) -> dict[str, str]:
   arrays = {
     f'{split}/{file}': digest for split, shard in shards for file, digest in shard['sha256'].items()
   }
-  similar = {f'similar/{file}': digest for file, digest in (manifest['similar'] or {}).items()}
   return {
     'unigrams.npy': manifest['unigrams_sha256'],
     'pieces.npy': manifest['pieces_sha256'],
     **tokenizer_files(manifest),
-    **similar,
+    **{f'similar/{file}': digest for file, digest in (manifest['similar'] or {}).items()},
     **arrays,
   }
 

@@ -28,11 +28,10 @@ def summarize(records, dropped, repeated, unigrams) -> dict:
   }
   held_out = sum(r['splits'].get('held_out', {}).get('documents', 0) for r in records)
   dropped = dict(dropped)
-  long = f'sentence over {shards.MAX_SENTENCE:,} characters, cut'
   for reason, key in (
     ('document without a token', 'empty'),
     ('sentence without a token', 'cut'),
-    (long, 'long'),
+    (f'sentence over {shards.MAX_SENTENCE:,} characters, cut', 'long'),
   ):
     if count := sum(r[key] for r in records):
       dropped[reason] = dict(count=count, bytes=0, first='')

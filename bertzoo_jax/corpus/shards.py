@@ -233,8 +233,7 @@ def parts(sentence: str) -> list[str]:
   """A sentence in parts of at most MAX_SENTENCE, cut at blanks if possible; they join to it."""
   start, pieces = 0, []
   while len(sentence) - start > MAX_SENTENCE:
-    window = sentence[start : start + MAX_SENTENCE]
-    head = window.rsplit(None, 1)
+    head = sentence[start : start + MAX_SENTENCE].rsplit(None, 1)
     end = start + (len(head[0]) if len(head) > 1 else MAX_SENTENCE)
     pieces.append(sentence[start:end])
     start = end

@@ -100,8 +100,7 @@ def _on_gaps(asked):
   """(Gaps and counts, the lines to print)."""
   from bertzoo_jax.evaluate import gaps
 
-  fields = ('gaps', 'draw', 'top', 'batches', 'cache_dir')
-  more = {name: getattr(asked, name) for name in fields}
+  more = {name: getattr(asked, name) for name in ('gaps', 'draw', 'top', 'batches', 'cache_dir')}
   report = gaps.find(asked.workdir, asked.corpus[0], **more)
   return report, gaps.screen(report)
 
@@ -110,8 +109,7 @@ def _on_pairs(asked):
   """(Scores on pairs of sentences, the lines to print)."""
   from bertzoo_jax.evaluate import minimal_pairs
 
-  by = asked.score_by and asked.score_by.replace('_', ' ')
-  how = dict(group_by=asked.group_by, by=by)
+  how = dict(group_by=asked.group_by, by=asked.score_by and asked.score_by.replace('_', ' '))
   result = minimal_pairs.evaluate(asked.workdir, asked.minimal_pairs, **how)
   network = f'{result.network} of ' if result.network else ''
   step = '' if result.step is None else f' at step {result.step:,}'
@@ -137,8 +135,7 @@ def _on_vectors(asked):
   if asked.retrieval is not None:
     result = vectors.retrieval(asked.workdir, asked.retrieval)
   else:
-    columns = asked.columns or vectors.COLUMNS
-    result = vectors.similarity(asked.workdir, asked.similarity, columns)
+    result = vectors.similarity(asked.workdir, asked.similarity, asked.columns or vectors.COLUMNS)
   return result, vectors.table(result)
 
 

@@ -131,8 +131,7 @@ def _top(encoder, params, batches, text, share_V, count) -> Top:
     truth_BP1 = jnp.take_along_axis(logits_BPV, batch['masked_targets'][..., None], axis=-1)
     return jnp.sum(logits_BPV > truth_BP1, axis=-1), memory
 
-  likelier_RP = scores.through(likelier, encoder, params, batches)
-  likelier_N = likelier_RP[text.rows['masked_weights'] > 0]
+  likelier_N = scores.through(likelier, encoder, params, batches)[text.rows['masked_weights'] > 0]
   hidden_N = text.rows['input_ids'][text.row, text.position] != text.targets
   if 'order' in text.rows:  # a query stream does not see its predictions
     hidden_N[:] = True

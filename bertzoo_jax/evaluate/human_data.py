@@ -47,8 +47,7 @@ def surprisal(subject, tokenizer, contexts: list[str], words: list[str]) -> np.n
   for row, target in zip(rows, targets):
     row[place] = target
   spans = [(len(row) + place, len(row) + place + 1) for row in rows]
-  nats = likelihoods.log_likelihoods(subject, rows, spans)
-  return -np.bincount(word_of, nats, len(contexts))
+  return -np.bincount(word_of, likelihoods.log_likelihoods(subject, rows, spans), len(contexts))
 
 
 def table(file) -> dict[str, list[str]]:

@@ -4,7 +4,6 @@ A pair may also have a context before each sentence, and more than two of them (
 """
 
 import os
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -96,7 +95,7 @@ def best(scores) -> list[int]:
   return np.flatnonzero(scores == scores.max()).tolist()
 
 
-def opened(address: str, by: str | None = None) -> tuple[likelihoods.Subject, Any]:
+def opened(address: str, by: str | None = None):
   """(the network to score at an address, its tokenizer). by, errors: see `evaluate`."""
   if not os.fspath(address).startswith('hf:'):
     run = pretrained.open_run(address)
@@ -186,7 +185,5 @@ def table(result: Result) -> str:
   for row in [*rows, total]:
     value = f'{row.accuracy:.2%} ± {row.standard_error:.2%}'
     lines.append((row.group, f'{row.pairs:,}', value, f'{row.ties:,}'))
-  notes = list(result.notes)
-  if total.ties:
-    notes.append(f'{total.ties:,} ties are counted as wrong.')
+  notes = [*result.notes, *[f'{total.ties:,} ties are counted as wrong.'] * bool(total.ties)]
   return '\n'.join([tables.aligned(lines), *(f'note: {note}' for note in notes)])

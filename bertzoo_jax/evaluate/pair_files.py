@@ -46,9 +46,7 @@ def read(path: str, group_by: str = '') -> list[Item]:
   Raises UserError: no such file, or a line of another form.
   """
   place = there(storage.path(path))
-  files = [place]
-  if place.is_dir():
-    files = sorted(f for f in place.iterdir() if f.suffix in _ENDS)
+  files = sorted(f for f in place.iterdir() if f.suffix in _ENDS) if place.is_dir() else [place]
   if not files or not all(f.suffix in _ENDS for f in files):
     raise errors.UserError(
       f'--minimal_pairs: {path} is no file that ends in {" or ".join(_ENDS)}, and no folder with '

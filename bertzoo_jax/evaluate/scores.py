@@ -23,7 +23,6 @@ from bertzoo_jax.runs import workdir as workdirs
 PAIRS = ('nsp', 'sop')
 # Rows per forward pass: a batch of thousands of rows would not fit a device.
 _ROWS = 64
-_ONE_NETWORK = 'network'  # the name of a network without one
 _PARTS = 8  # parts of a row with a loss each
 
 
@@ -103,7 +102,7 @@ def evaluate(
       notes.append(f'{pairs} rows are left out. {e}')
   scores = []
   for network in trained:
-    name, tree = network.name or _ONE_NETWORK, network.extract(params)
+    name, tree = network.name or 'network', network.extract(params)
     if 'mlm_head' in tree:
       rows = [networks.shifted_left(b) if network.predicts_next else b for b in sets['mlm']]
       scores += masked_scores(name, network.encoder, tree, rows, network.predicts_next)

@@ -82,8 +82,7 @@ def idle_chips() -> list[str]:
 
 def devices() -> str:
   """'4 × TPU v4': the devices of all hosts."""
-  kinds = sorted({d.device_kind for d in jax.devices()})
-  return f'{jax.device_count()} × {", ".join(kinds)}'
+  return f'{jax.device_count()} × {", ".join(sorted({d.device_kind for d in jax.devices()}))}'
 
 
 def _kept(start) -> list[str]:

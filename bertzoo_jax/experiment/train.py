@@ -75,8 +75,7 @@ def train(built: build.Built, start: starts.Start, state, held: Held, notice, li
   Errors: see `pretrain`.
   """
   run, data, config = built.run, built.data, built.run.config
-  attempt = _described(built, start)
-  record, trackers = _records(config, held.workdir, start.step, attempt)
+  record, trackers = _records(config, held.workdir, start.step, _described(built, start))
   show = show and first_process()
   bar = progress.Progress(run.end_step, start.step, show=show, entropy=data.entropy)
   bar.say('\n'.join([*reports.overview(built, start, state), *lines, *reports.export_notes(built)]))

@@ -40,7 +40,6 @@ def lines(task: str, metrics, results: list[dict], sign: int = 1, drawn=False) -
   table_lines = []
   for (init, point), group in groups.items():
     split, scores = next(iter(group[0]['scores']), ''), [r['score'] for r in group]
-    known = [s for s in scores if s is not None]
     each = {
       f'{s} {m}': [r['scores'][s][m] for r in group]
       for s, values in group[0]['scores'].items()
@@ -51,7 +50,7 @@ def lines(task: str, metrics, results: list[dict], sign: int = 1, drawn=False) -
     others = {name: _median(x, sign) for name, x in each.items()}
     names = short([key for key, _ in point])
     named = ', '.join(f'{name}={value}' for name, (_, value) in zip(names, point))
-    known = sorted(known, key=lambda s: -sign * s) or [math.nan]
+    known = sorted((s for s in scores if s is not None), key=lambda s: -sign * s) or [math.nan]
     ends = _median(scores, sign), known[0], known[-1] if None not in scores else math.nan
     ends = (metrics[0], split, len(group), *ends)
     table_lines.append(Line(task, named, init, *ends, others, False, means))
@@ -76,14 +75,13 @@ def markdown(table_lines: list[Line], majority: dict[str, float]) -> str:
     init = line.init if len({other.init for other in same_task}) > 1 else ''
     point = ' · '.join(filter(None, [init, line.point])) or '–'
     others = ', '.join(f'{name} {_shown(value)}' for name, value in line.others.items())
-    scores = line.median, line.best, line.worst, majority[line.task]
     rows.append(
       (
         line.task,
         f'{point} ←' if line.chosen and len(same_task) > 1 else point,
         f'{line.split} {line.metric}',
         str(line.seeds),
-        *map(_shown, scores),
+        *map(_shown, (line.median, line.best, line.worst, majority[line.task])),
         others or '–',
         ', '.join(f'{n} {100 * m:.2f} ± {100 * r:.2f}' for n, (m, r) in line.means.items()),
       )

@@ -281,13 +281,12 @@ def applies(a: Architecture, activation: str) -> bool:
 def misfits(a: Architecture, paths) -> tuple[list[str], list[str]]:
   """(paths that are in no row, paths that a row needs and `paths` lacks), each sorted."""
   paths = set(paths)
-  homeless = paths - a.places
   empty = set()
   for row in a.rows:
     missing = set(row.paths) - paths
     if row.absent is None or len(missing) < len(row.paths):
       empty |= missing
-  return sorted(homeless), sorted(empty)
+  return sorted(paths - a.places), sorted(empty)
 
 
 def aside(a: Architecture, params: Mapping[str, Any]) -> set[str]:

@@ -291,12 +291,10 @@ def _outputs(config: dict[str, Any], task: task_heads.Task) -> str:
   """The meaning of the outputs of a task's head."""
   sentences = [task.card] if task.card else []
   if task.labels and task.problem != 'regression':
-    labels = _plain(tuple(task.labels))
-    names = ', '.join(f'{i} {_code(label)}' for i, label in enumerate(labels))
+    names = ', '.join(f'{i} {_code(label)}' for i, label in enumerate(_plain(tuple(task.labels))))
     sentences.append(f'Labels: {names}.')
   if 'metrics' in config:
-    metrics = ', '.join(config['metrics'])
-    sentences.append(f'Metrics: {metrics}; the first is the dev score.')
+    sentences.append(f'Metrics: {", ".join(config["metrics"])}; the first is the dev score.')
   return f'{" ".join(sentences)}\n\n' if sentences else ''
 
 

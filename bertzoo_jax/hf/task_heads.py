@@ -19,7 +19,6 @@ from bertzoo_jax.hf import keys
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import Architecture
 from bertzoo_jax.hf.architecture import Row
-from bertzoo_jax.hf.architecture import Transform
 
 ROW, SPAN, TAG, CHOICE = 'row_head', 'span_head', 'tag_head', 'choice_head'
 
@@ -121,7 +120,7 @@ def rows(head: str, **layers: str) -> tuple[Row, ...]:
 
 
 # Two kernels [D, H] whose products are added, and one over both vectors, [H, 2·D].
-BESIDE = Transform(
+BESIDE = architecture.Transform(
   lambda x, s: np.concatenate(x, axis=0).T, lambda y, s: tuple(np.split(y.T, 2, axis=0))
 )
 

@@ -8,7 +8,6 @@ works.
 """
 
 import importlib.util
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -249,7 +248,7 @@ def _compare_head(head, ours, theirs, segment_ids) -> Comparison:
 
 
 def compare_tokens(
-  directory, encode: Callable, special: dict[str, int], shape: tokenizers.Shape
+  directory, encode, special: dict[str, int], shape: tokenizers.Shape
 ) -> list[Comparison]:
   """Comparisons of token ids after reloading.
 

@@ -4,7 +4,6 @@ import itertools
 import json
 import pathlib
 import re
-from typing import Any
 from typing import NamedTuple
 
 import ml_dtypes
@@ -29,7 +28,7 @@ WEIGHTS, INDEX = 'model.safetensors', 'model.safetensors.index.json'
 class Report(NamedTuple):
   source: str  # the directory
   architecture: str  # the class that wrote it, where config.json says so
-  encoder: dict[str, Any]  # the encoder's fields as config.json has them
+  encoder: dict  # the encoder's fields as config.json has them
   ignored: tuple[str, ...]  # tensors that no parameter takes, with the reason if one is known
   model_type: str = ''  # `model_type` of config.json
   labels: tuple[str, ...] = ()  # names of the outputs of its head for rows or tags; () if unknown

@@ -100,8 +100,7 @@ def _in_blocks(call, q_BLHK, k_BLHK, v_BLHK, visible):
     )
   )
   k, v = (near(x.astype(jnp.float32), 0).astype(x.dtype) for x in (k_BLHK, v_BLHK))
-  out = call(blocks(q_BLHK), k, v, mask=seen[:, None])
-  return out.reshape(q_BLHK.shape)
+  return call(blocks(q_BLHK), k, v, mask=seen[:, None]).reshape(q_BLHK.shape)
 
 
 def add_norm(x_BLD, y_BLD, *rest, **named):
@@ -110,8 +109,7 @@ def add_norm(x_BLD, y_BLD, *rest, **named):
   attention it is not worth it: DeBERTaV3-base's step takes 133 in place of 137 ms on an H200, but
   19 in place of 15 GB.
   """
-  out = layers.add_norm(_rows(x_BLD), _rows(y_BLD), *rest, **named)
-  return jax.tree.map(_rows, out)
+  return jax.tree.map(_rows, layers.add_norm(_rows(x_BLD), _rows(y_BLD), *rest, **named))
 
 
 def _rows(x):

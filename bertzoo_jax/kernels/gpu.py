@@ -185,8 +185,7 @@ def _attend_forward(program, *args):
 
 def _attend_backward(program, saved, grads):
   (q_BLHK, k_BMHK, v_BMHK, tables, rest), (lse_BHL, out_BLHK) = saved
-  products = functools.partial(_products, program)
-  terms, pull = jax.vjp(products, q_BLHK, k_BMHK, tables)
+  terms, pull = jax.vjp(functools.partial(_products, program), q_BLHK, k_BMHK, tables)
   delta = jnp.einsum('BLHK,BLHK->BHL', *(x.astype(jnp.float32) for x in (out_BLHK, grads[0])))
   refs = dict(q=q_BLHK, k=k_BMHK, v=v_BMHK, **rest) | terms
   refs |= dict(grad=grads[0], lse=lse_BHL, delta=delta)

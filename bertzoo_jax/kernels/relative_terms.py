@@ -85,9 +85,7 @@ class Lanes(NamedTuple):
 
   def chosen(self, x, other):
     """x in the head's lanes, else `other`."""
-    if self.mask_1K is None:
-      return x
-    return jnp.where(self.mask_1K, x, jnp.asarray(other, x.dtype))
+    return x if self.mask_1K is None else jnp.where(self.mask_1K, x, jnp.asarray(other, x.dtype))
 
 
 class Terms:

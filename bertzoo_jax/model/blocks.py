@@ -62,13 +62,7 @@ class SelfAttention(nn.Module):
   @nn.compact
   def __call__(self, x_BLD, visible, dropout_keys_B2, ops):
     width = x_BLD.shape[-1]
-    dense = functools.partial(
-      layers.Dense,
-      kernel_init=self.kernel_init,
-      dtype=self.dtype,
-      use_bias=self.use_bias,
-      kernel_gradients=ops.kernel_gradients,
-    )
+    dense = layers.dense_of(self, ops, use_bias=self.use_bias)
     heads = (self.num_heads, width // self.num_heads)
     q_BLHK, k_BLHK, v_BLHK = (
       ops.constrain('heads', dense(heads, name=name)(x_BLD)) for name in ('query', 'key', 'value')

@@ -63,12 +63,7 @@ class DisentangledAttention(nn.Module):
     """
     width = x_BLD.shape[-1]
     heads = (self.num_heads, width // self.num_heads)
-    dense = functools.partial(
-      layers.Dense,
-      kernel_init=self.kernel_init,
-      dtype=self.dtype,
-      kernel_gradients=ops.kernel_gradients,
-    )
+    dense = layers.dense_of(self, ops)
     query, value = dense(heads, name='query'), dense(heads, name='value')
     key = dense(heads, use_bias=self.key_bias, name='key')
     pin = functools.partial(ops.constrain, 'heads')

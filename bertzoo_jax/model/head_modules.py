@@ -98,8 +98,7 @@ class BoundaryHead(nn.Module):
     table = layers.Embedding(self.num_offsets, self.offset_size, self.kernel_init, name='offset')
     # A product with 0 and 1 is exact, and its gradient needs no scatter onto few rows.
     places_BPO = jax.nn.one_hot(offset_BP, self.num_offsets, dtype=jnp.float32)
-    exact = jax.lax.Precision.HIGHEST
-    place_BPS = jnp.einsum('BPO,OS->BPS', places_BPO, table(), precision=exact)
+    place_BPS = jnp.einsum('BPO,OS->BPS', places_BPO, table(), precision=jax.lax.Precision.HIGHEST)
     x = jnp.concatenate([left_BPD, right_BPD, place_BPS.astype(left_BPD.dtype)], axis=-1)
     x = constrain('predictions', x)
     for name, features in (('first', left_BPD.shape[-1]), ('second', width)):
@@ -228,8 +227,7 @@ class ReplacedHeadOfRow(nn.Module):
   @nn.compact
   def __call__(self, hidden_BLD, row_BLD):
     """logits_BL in float32. row_BLD: the row's vector for each token, or [B, 1, D]."""
-    norm = layers.Norm(self.norm_eps, self.dtype, name='norm')
-    return _scores(self, norm(hidden_BLD + row_BLD))
+    return _scores(self, layers.Norm(self.norm_eps, self.dtype, name='norm')(hidden_BLD + row_BLD))
 
 
 def _scores(head, x_BLD):

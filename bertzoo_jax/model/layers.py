@@ -118,6 +118,12 @@ class Dense(nn.Module):
     return y.reshape(*x.shape[: x.ndim - self.in_axes], *self.features)
 
 
+def dense_of(module, ops, **more):
+  """`Dense` with the initializer and dtype of a module, and the kernel gradients of `ops`."""
+  fields = dict(kernel_init=module.kernel_init, dtype=module.dtype, **more)
+  return functools.partial(Dense, kernel_gradients=ops.kernel_gradients, **fields)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _affine(before, input_name, kernel_gradients, x_ND, kernel_DF, bias_F):
   """before(x)·kernel + bias in x's dtype; kernel and bias are float32, bias may be None.

@@ -108,8 +108,7 @@ class Modern(definitions.Modern, protocol.Given):
 
     def run(x_BLD, first, end, turns):
       def apply(params, x_BLD, turn):
-        block = turns[turn.place]
-        return block.apply({'params': params}, x_BLD, visible, turn.keys_B2, ops), None
+        return turns[turn.place].apply({'params': params}, x_BLD, visible, turn.keys_B2, ops), None
 
       blocks_run = dict(first=first, end=end, period=len(turns))
       options = dict(unroll=self.unroll, remat=self.remat)

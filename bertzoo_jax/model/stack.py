@@ -233,8 +233,7 @@ def _alternate(block, x, per_block, shared, offset, period, unroll):
   end = begin + (count - begin) // period * period
   x = unrolled(x, 0, begin)
   if end > begin:
-    periods = lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:])
-    turns = jax.tree.map(periods, part(begin, end))
+    turns = jax.tree.map(lambda leaf: leaf.reshape(-1, period, *leaf.shape[1:]), part(begin, end))
     x, out = _scan(body, x, turns, max(1, unroll // period))
     outputs.append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), out))
   x = unrolled(x, end, count)

@@ -216,8 +216,7 @@ class Embeddings(nn.Module):
 
   def finish(self, x_BLE, dropout_keys_B2):
     """Norm and dropout of the sum."""
-    normed = self.make_norm is not None
-    x_BLE = self.norm(x_BLE) if normed else x_BLE.astype(self.dtype)
+    x_BLE = self.norm(x_BLE) if self.make_norm is not None else x_BLE.astype(self.dtype)
     return layers.dropout(x_BLE, self.dropout, dropout_keys_B2)
 
   def __call__(self, batch, dropout_keys_B2):

@@ -251,13 +251,7 @@ class TwoStreamAttention(nn.Module):
     """y_BXD. x_BXD: h, [h; g] or g, see `_Context`. visible: of the content stream."""
     width, length = x_BXD.shape[-1], context.segments_BL.shape[1]
     heads = (self.num_heads, width // self.num_heads)
-    dense = functools.partial(
-      layers.Dense,
-      kernel_init=self.kernel_init,
-      dtype=self.dtype,
-      kernel_gradients=ops.kernel_gradients,
-      use_bias=False,
-    )
+    dense = layers.dense_of(self, ops, use_bias=False)
     pin = functools.partial(ops.constrain, 'heads')
     learned = lambda name, *shape: self.param(name, self.kernel_init, (*shape, *heads))
     memory_BMD, seen_BCD = context.memory_BMD, context.content(x_BXD)

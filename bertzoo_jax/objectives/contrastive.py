@@ -54,8 +54,7 @@ def contrastive(fields: definitions.Contrastive, encoder, ops=operations.PLAIN):
 
   def couple(encoded, batch, normalizers):
     both = jax.tree.map(lambda x: jnp.broadcast_to(x, (len(x), 2, *x.shape[2:])), encoded)
-    real_B2 = jnp.stack([networks.row_weights(batch)] * 2, axis=1)
-    value, sums = compare(fields, *both, real_B2)
+    value, sums = compare(fields, *both, jnp.stack([networks.row_weights(batch)] * 2, axis=1))
     if encoded[0].shape[1] == 1:  # a row compared with itself is always right
       del sums['contrast_accuracy']
     return value / objective.at_least_one(normalizers['rows']), {'rows': sums}
@@ -86,8 +85,7 @@ def unit_vectors(encoder, params, batch, kind: str, key=None, ops=operations.PLA
   """
   rows = heads.rows_of_options(batch)
   hidden_BLD = networks.encode(encoder, params['encoder'], rows, key, ops)
-  vectors_BD = pooling.pooled(kind, encoder, hidden_BLD, rows)
-  return vectors_BD.reshape(*batch['input_ids'].shape[:2], -1)
+  return pooling.pooled(kind, encoder, hidden_BLD, rows).reshape(*batch['input_ids'].shape[:2], -1)
 
 
 def text_ids(rows) -> jax.Array:

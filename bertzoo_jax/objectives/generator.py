@@ -140,8 +140,7 @@ def build(encoder, *, width: float, depth: float, shared: str, predicts=False) -
       'objective.shared=all makes one network of two: set objective.width=1.0 and '
       'objective.depth=1.0, or share less.'
     )
-  embedding_width = None if shared == 'none' else encoder.embedding_width
-  resized = encoder.resized(width, depth, embedding_width)
+  resized = encoder.resized(width, depth, None if shared == 'none' else encoder.embedding_width)
   return _sharing(resized, encoder, shared, modes, predicts)
 
 

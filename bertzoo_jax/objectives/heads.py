@@ -57,8 +57,7 @@ class Head(NamedTuple):
     words_VE = jnp.zeros((encoder.vocab_size, encoder.embedding_width))
     params = {'encoder': {'embeddings': {'word': {'embedding': words_VE}}}}
     batch = collections.defaultdict(lambda: jnp.zeros((1, 1), jnp.int32))
-    vectors_11D = jnp.zeros((1, 1, encoder.hidden_size))
-    inputs = self.inputs(encoder, params, vectors_11D, batch)
+    inputs = self.inputs(encoder, params, jnp.zeros((1, 1, encoder.hidden_size)), batch)
     return self.made(encoder).init(key, *inputs)['params']
 
   def logits(self, encoder, params, vectors, batch, key=None, **more):
@@ -71,8 +70,7 @@ class Head(NamedTuple):
     """
     rows = rows_of_options(batch)
     if key is not None:
-      keys_B2 = row_keys.join(rows['row_keys'], key)
-      more['dropout_keys_B2'] = row_keys.fold_in(keys_B2, _DROPOUT)
+      more['dropout_keys_B2'] = row_keys.fold_in(row_keys.join(rows['row_keys'], key), _DROPOUT)
     inputs = self.inputs(encoder, params, vectors, rows)
     return self.finish(
       self.made(encoder).apply({'params': params[self.name]}, *inputs, **more), batch
@@ -87,8 +85,7 @@ class Head(NamedTuple):
 
 def vocabulary(name='mlm_head', reads='predictions', transform=True) -> Head:
   """Logits of the vocabulary, [B, P, V] or [B, L, V]. transform: False for the decoder alone."""
-  module = modules.MlmHead if transform else modules.WordHead
-  return Head(name, module, reads, _words, tied=True)
+  return Head(name, modules.MlmHead if transform else modules.WordHead, reads, _words, tied=True)
 
 
 def next_token(transform=True) -> Head:
@@ -249,8 +246,7 @@ def find(params: dict) -> dict[str, Head]:
 
 
 def _kind(tree):
-  forms = modules.FORMS.items()
-  return next(kind for kind, layer in forms if layer is None or layer[0] in tree)
+  return next(kind for kind, layer in modules.FORMS.items() if layer is None or layer[0] in tree)
 
 
 def _conditional_span(tree):

@@ -38,8 +38,7 @@ def predicting(
   used = (heads.vocabulary(transform=transform), *([] if pair_weight is None else [heads.pair()]))
 
   def init(key):
-    keys = jax.random.split(key, 1 + len(used))
-    return networks.init(encoder, keys, *used, also=features)
+    return networks.init(encoder, jax.random.split(key, 1 + len(used)), *used, also=features)
 
   def loss(params, batch, normalizers, carry, key, train):
     # Given an order, the encoder would compute its query stream.

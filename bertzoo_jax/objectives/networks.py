@@ -73,8 +73,7 @@ def init_encoder(encoder, key, predicts=True, also=()):
   predicts: whether to include parameters that only `predictions` uses.
   also: further batch features that the encoder gets.
   """
-  names = (*encoder.reads, 'masked_positions', *also)
-  batch = dict.fromkeys(names, jnp.zeros((1, 1), jnp.int32))
+  batch = dict.fromkeys((*encoder.reads, 'masked_positions', *also), jnp.zeros((1, 1), jnp.int32))
   method = 'predictions' if predicts else '__call__'
   return encoder.init({'params': key}, batch, method=method)['params']
 
@@ -85,8 +84,7 @@ def vocabulary_logits(
   """Logits [..., V], float32, of a vocabulary head. params: of the network. name: of the head;
   next_head predicts the next token.
   """
-  head = heads.TABLE[name](params[name])
-  return head.logits(encoder, params, hidden, {}, constrain=constrain)
+  return heads.TABLE[name](params[name]).logits(encoder, params, hidden, {}, constrain=constrain)
 
 
 def from_left_to_right(batch, causal_B=None):

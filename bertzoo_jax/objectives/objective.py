@@ -138,8 +138,7 @@ def coupled(rows: Objective, vectors: Callable, couple: Callable) -> Objective:
     value, (carry, sums) = of_rows
     match couple(tree, batch, normalizers):
       case added, {**more} if jnp.shape(added) == ():
-        totals = {**sums, **more}
-        sums = {total: {**sums.get(total, {}), **more.get(total, {})} for total in totals}
+        sums = {total: {**sums.get(total, {}), **more.get(total, {})} for total in {**sums, **more}}
         return value + added, (carry, sums)
     raise errors.UserError(
       'The couple of the objective returns no (scalar, {total: {metric: sum}}): let it return the '

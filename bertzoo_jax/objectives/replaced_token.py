@@ -90,8 +90,7 @@ def generator_mlm(encoder, ops=operations.PLAIN) -> objective.Objective:
     return value, (carry, {'masked': sums})
 
   init, reads = lambda key: {'generator': generator.init(key)}, encoder.reads + networks.MASKED
-  totals = networks.totals('masked')
-  return objective.Objective(init, totals, loss, reads, (generator.network(),))
+  return objective.Objective(init, networks.totals('masked'), loss, reads, (generator.network(),))
 
 
 def replaced_token_adversarial(
@@ -222,8 +221,7 @@ def _objective(generator, loss, head):
 
 def _detecting(encoder, init, loss, trained):
   reads, totals = encoder.reads + networks.MASKED, networks.totals('masked', 'tokens')
-  final = finalize_metrics
-  return objective.Objective(init, totals, loss, reads, trained, finalize_metrics=final)
+  return objective.Objective(init, totals, loss, reads, trained, finalize_metrics=finalize_metrics)
 
 
 def _discriminate(encoder, fields, ops, params, batch, rows, normalizers, key):

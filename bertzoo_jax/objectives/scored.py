@@ -66,8 +66,7 @@ def objective_of(encoder, scorer: Scorer, ops=operations.PLAIN) -> objective.Obj
     return networks.init(encoder, jax.random.split(key), scorer.head, predicts=False)
 
   def loss(params, batch, normalizers, carry, key, train):
-    rows = heads.rows_of_options(batch)
-    hidden_BLD = networks.encode(encoder, params['encoder'], rows, key, ops)
+    hidden_BLD = networks.encode(encoder, params['encoder'], heads.rows_of_options(batch), key, ops)
     sums = scorer.sums(scorer.scores(encoder, params, hidden_BLD, batch, key), batch)
     return scorer.loss(sums, normalizers), (carry, sums)
 

@@ -91,8 +91,7 @@ def check_fields(config, prefix: str = 'config.', choices: bool = True) -> None:
     moving.check(config, configuration.flatten(config), where)
     for ends in moving.ends(config):
       for key, value in ends.items():
-        moved = f'config.moving takes {prefix}'
-        fields.check(key, value, _annotation(config, key), moved, choices)
+        fields.check(key, value, _annotation(config, key), f'config.moving takes {prefix}', choices)
 
 
 def table(config) -> list[Row]:

@@ -63,8 +63,7 @@ def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
 
   def peaks(rows):
     for n in rows:
-      values = (('batch_size', n),)
-      batches[n] = _same_chips(work, _batch(work.run, worst, n), _BATCH, *values)
+      batches[n] = _same_chips(work, _batch(work.run, worst, n), _BATCH, ('batch_size', n))
     ask([batches[n] for n in rows])
     return {n: programs[o].peak for n, o in batches.items() if fits(o)}
 
@@ -75,10 +74,7 @@ def tried(work: compiling.Work, worst) -> tuple[int, list[Remedy]]:
       _search(worst, unit, usable, peaks)
     rows = max((n for n, option in batches.items() if fits(option)), default=0)
     kinds = _kinds(work, worst, rows)
-    if worst.trained > usable:
-      helping = [kinds[name] for name in kinds if name == 'mesh']
-    else:
-      helping = list(kinds.values())
+    helping = [k for name, k in kinds.items() if name == 'mesh' or worst.trained <= usable]
     for turn in range(_TRIES):
       ask([k[turn] for k in helping if turn < len(k) and not any(map(fits, k))])
     if not any(fits(option) for option in programs if option.note != _BATCH):

@@ -246,8 +246,7 @@ def _to_make_it_fit(report):
   """The changes that were tried, each with the memory that it needs."""
   needs = lambda remedy: f'{_gib(remedy["peak"])} GiB'
   if enough := [r for r in report['to_make_it_fit'] if r['fits']]:
-    usable = _gib(report['slice']['hbm_usable'])
-    yield f'to make it fit (of {usable} GiB, compiled with each):'
+    yield f'to make it fit (of {_gib(report["slice"]["hbm_usable"])} GiB, compiled with each):'
     for r in enough:
       yield f'  {r["change"]}: {needs(r)}' + f'; {r["note"]}' * bool(r['note'])
   else:

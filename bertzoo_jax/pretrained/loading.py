@@ -12,7 +12,6 @@ import contextlib
 import functools
 import itertools
 import os
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
@@ -181,9 +180,7 @@ class Loaded:
       out.append(Row(columns[0], segments, columns[1], columns[2], sum(sizes) > room))
     return out
 
-  def vectors(
-    self, rows: list[Row], pooling: str | None = None, batch_size: int = 32
-  ) -> Iterator[tuple[int, np.ndarray]]:
+  def vectors(self, rows: list[Row], pooling: str | None = None, batch_size: int = 32):
     """Yields (number of a row, its vectors), each row once, in any order.
 
     Rows of like length share a batch. They are padded to one of few lengths, so that few programs
@@ -249,8 +246,7 @@ class Loaded:
       _check_segments(batch, self.pretrained.shape.padding)
     batch = {name: jnp.asarray(x) for name, x in batch.items()}
     ids_BL = batch['input_ids']
-    usual = {'token_type_ids': jnp.zeros_like(ids_BL), 'segment_ids': jnp.ones_like(ids_BL)}
-    batch = usual | batch
+    batch = {'token_type_ids': jnp.zeros_like(ids_BL), 'segment_ids': jnp.ones_like(ids_BL)} | batch
     if segments := self.encoder.type_vocab_size:
       batch['token_type_ids'] = jnp.minimum(batch['token_type_ids'], segments - 1)
     return batch

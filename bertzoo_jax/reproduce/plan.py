@@ -132,8 +132,7 @@ def _first_difference(old, new, at='') -> str:
   if not (isinstance(old, dict) and isinstance(new, dict)):
     return '' if old == new else at
   for key in sorted({*old, *new} - {'varies', 'printed', 'note', 'title'}):
-    below = _first_difference(old.get(key), new.get(key), f'{at}.{key}'.strip('.'))
-    if below:
+    if below := _first_difference(old.get(key), new.get(key), f'{at}.{key}'.strip('.')):
       return below
   return ''
 

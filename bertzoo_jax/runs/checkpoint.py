@@ -163,8 +163,7 @@ class Checkpoints:
       # Orbax would read it once, and not notice a bit that flips on the way
       saved = storage.read_json(folder / 'meta' / 'metadata')['shapes']
       wanted = _parts(target)
-      remedy = _OTHER_RUN if workdir else _THIS_RUN
-      _check_shapes(saved, _shapes(wanted), folder, remedy)
+      _check_shapes(saved, _shapes(wanted), folder, _OTHER_RUN if workdir else _THIS_RUN)
       args = {
         name: ocp.args.PyTreeRestore(
           item=tree, restore_args=ocp.checkpoint_utils.construct_restore_args(tree)
@@ -189,7 +188,6 @@ class Checkpoints:
     named = re.compile(rf'{step}(\.orbax-checkpoint-tmp.*)?')
     folder = next(p for p in self._folder.iterdir() if named.fullmatch(p.name))
     storage.write_json(folder / step_folders.RUN, self.run)
-    sums = {name: storage.sha256(folder / name) for name in step_folders.files(folder)}
     storage.write_json(
       folder / step_folders.MANIFEST,
       {
@@ -198,7 +196,7 @@ class Checkpoints:
         'phase_first_step': phase_first_step,
         **({'score': score[0]} if score else {}),
         **({'words': self._keep_at[step]} if step in self._keep_at else {}),
-        'files': sums,
+        'files': {name: storage.sha256(folder / name) for name in step_folders.files(folder)},
       },
     )
 
@@ -338,9 +336,8 @@ def _shapes(parts):
 
 
 def _parts(state):
-  average = {'average': state.average} if state.average else {}
   return {
-    **average,
+    **({'average': state.average} if state.average else {}),
     'params': state.params,
     'rest': {
       'step': state.step,
@@ -408,8 +405,7 @@ def _quiet():
 
 
 def _wanted(record) -> bool:
-  asked = absl_logging.get_verbosity() > absl_logging.WARNING
-  return asked or 'orbax' not in record.pathname
+  return absl_logging.get_verbosity() > absl_logging.WARNING or 'orbax' not in record.pathname
 
 
 @functools.cache  # once in a process

@@ -122,8 +122,7 @@ class _File:
     _check_ours(self._read() or self._owner, self._owner)
     if not storage.is_at(self._fd, self._path):
       # ours was removed, and this is another job's lock
-      current = _parse(self._path.read_text()) if self._path.exists() else None
-      _check_ours(current, self._owner)
+      _check_ours(_parse(self._path.read_text()) if self._path.exists() else None, self._owner)
     self._write()
 
   def release(self) -> None:
@@ -137,8 +136,7 @@ class _File:
   def _open(self):
     storage.check_file(self._path)
     try:
-      how = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-      self._fd = os.open(self._path, how, 0o644)
+      self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as e:
       why = 'is a link' if self._path.is_symlink() else f'cannot be opened ({e.strerror})'
       raise errors.UserError(f'{self._path} {why}: remove it, or take another --workdir.') from e

@@ -256,14 +256,13 @@ def _wandb(workdir, project, config):
   kept = workdir / 'wandb_id'  # a restart continues the same run
   if not kept.exists():
     storage.write_text(kept, wandb.util.generate_id())
-  folder = None if storage.is_remote(workdir) else str(workdir)
   run = wandb.init(
     project=project,
     id=kept.read_text().strip(),
     resume='allow',
     config=config,
     name=workdir.name,
-    dir=folder,
+    dir=None if storage.is_remote(workdir) else str(workdir),
   )
   return lambda step, values: run.log(values, step=step), run.finish
 

@@ -48,8 +48,7 @@ def _hashes(arrays, mesh, specs):
   """
 
   def hash_local(*parts):
-    local = jnp.stack([_hash(x) for x in parts])
-    return jax.lax.all_gather(local, mesh.axis_names)
+    return jax.lax.all_gather(jnp.stack([_hash(x) for x in parts]), mesh.axis_names)
 
   return jax.shard_map(
     hash_local, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False

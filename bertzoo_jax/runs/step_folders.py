@@ -107,8 +107,7 @@ def verify(folder) -> str | None:
 
 
 def sound(folder) -> bool:
-  problem = verify(folder)
-  if problem:
+  if problem := verify(folder):
     print(f'WARNING: {folder} is damaged ({problem}); taking the one before.')
   return problem is None
 

@@ -126,8 +126,7 @@ def _with_replacement(seed: int, split: int, count: int) -> np.ndarray:
 
 def _order(name):
   """train, dev, other dev splits, test, …."""
-  prefix = next(p for p in PREFIXES if name.startswith(p))
-  return PREFIXES.index(prefix), name
+  return PREFIXES.index(next(p for p in PREFIXES if name.startswith(p))), name
 
 
 def _hash(digest, names, kind, splits) -> str:

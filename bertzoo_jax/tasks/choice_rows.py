@@ -5,14 +5,11 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.tasks import frames
-from bertzoo_jax.tasks.examples import Examples
-from bertzoo_jax.tasks.frames import Frame
-from bertzoo_jax.tasks.frames import Rows
 
 
 def choice_rows(
-  fields: definitions.ChoiceRows, examples: Examples, numbers, tokenizer, frame: Frame
-) -> Rows:
+  fields: definitions.ChoiceRows, examples, numbers, tokenizer, frame: frames.Frame
+) -> frames.Rows:
   """A unit of C rows for each question: its text beside the question with one of the options.
 
   The question and its option are one text: the option replaces the question's blank, or follows the
@@ -54,7 +51,7 @@ def choice_rows(
   parts = {role: (tokens, *(x.reshape(-1) for x in where)) for role, (tokens, *where) in parts}
   laid, _ = frames.laid_out(template, frame.special, parts)
   alone = sum(role not in 'AB' for role, _ in template)
-  return Rows(
+  return frames.Rows(
     **laid,
     uncut=(text_size + option_size + alone).reshape(-1),
     labels=numbers,

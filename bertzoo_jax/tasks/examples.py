@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 from collections.abc import Callable
-from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
@@ -97,4 +96,4 @@ class Source:
   read: Callable | None = None  # function path of a file → examples without labels, for predictions
   stratified: bool = False  # whether the share is taken per label
   # {'train' | 'dev': most examples of such splits}; 0 for all
-  caps: Mapping[str, int] = dataclasses.field(default_factory=dict)
+  caps: dict[str, int] = dataclasses.field(default_factory=dict)

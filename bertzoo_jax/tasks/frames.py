@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 
@@ -57,8 +56,8 @@ class Rows:
   labels: np.ndarray | None = None
   label_axis: str = 'rows'
   group: int = 1
-  features: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-  token_features: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  features: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+  token_features: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
   detail: Any = None
 
 

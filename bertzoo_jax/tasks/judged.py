@@ -16,10 +16,9 @@ def rows(task, split, outputs) -> list[dict]:
   for line, gold in zip(kind.answers(task, split, outputs), kind.gold(task, split), strict=True):
     predicted = line[kind.predicted]
     if isinstance(gold, list) and 'words' in line:
-      words = zip(line['words'], gold, predicted, line['probabilities'])
       out += [
         {'example': line['example'], 'word': w, 'gold': g, 'predicted': p, 'probability': x}
-        for w, g, p, x in words
+        for w, g, p, x in zip(line['words'], gold, predicted, line['probabilities'])
       ]
       continue
     out.append({key: line[key] for key in _INPUTS if key in line})

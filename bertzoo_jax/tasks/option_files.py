@@ -1,15 +1,10 @@
 """Questions with options, one of which is right: their examples, and files of them."""
 
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks.examples import TRAIN
-from bertzoo_jax.tasks.examples import UNLABELLED
-from bertzoo_jax.tasks.examples import Examples
-from bertzoo_jax.tasks.examples import Record
-from bertzoo_jax.tasks.examples import Skipped
+from bertzoo_jax.tasks import examples
 from bertzoo_jax.tasks.reading import columns
 from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.tasks.reading import tables
@@ -44,7 +39,7 @@ class Choice(NamedTuple):
 # --- layouts: reader.File → iterator ---
 
 
-def choices(file) -> Iterator[Record | Skipped]:
+def choices(file):
   """The questions of a file of any layout."""
   layout = file.fields.layout
   return LAYOUTS[_layout(file) if layout == 'auto' else layout](file)
@@ -84,7 +79,7 @@ def _race(file):
     question = tables.as_text(question, where)
     raw, label = _options(raw, f'{path}, question {i + 1}'), tables.as_label(answer, where) or None
     value = Choice(article, question, raw, label, 'letter')
-    yield Record(f'question {i + 1}', f'{name}-{i}', value)
+    yield examples.Record(f'question {i + 1}', f'{name}-{i}', value)
 
 
 def _dream(file):
@@ -105,7 +100,8 @@ def _dream(file):
       where = f'{path.name}, {place}'
       question, options = tables.as_text(one['question'], where), _options(one['choice'], where)
       label = tables.as_label(one.get('answer'), where) or None
-      yield Record(place, f'{name}-{i}', Choice(dialogue, question, options, label, 'text'))
+      value = Choice(dialogue, question, options, label, 'text')
+      yield examples.Record(place, f'{name}-{i}', value)
 
 
 def _is_dialogue(entry) -> bool:
@@ -157,7 +153,7 @@ def _mctest(file):
           )
         apart += starred not in (None, letter)
       value = Choice(story, question, options, letter, 'letter')
-      yield Record(f'line {line}, question {i + 1}', f'{name}-{i}', value)
+      yield examples.Record(f'line {line}, question {i + 1}', f'{name}-{i}', value)
   if apart:
     yield f'{path.name}: {apart:,} asterisks are not at the option of {beside.name}.'
 
@@ -213,7 +209,7 @@ def _table(file):
 
   def choose(known):
     names = ('text', 'question', 'example', 'label', 'answers')
-    names = names[: 3 if file.split == UNLABELLED else 5]
+    names = names[: 3 if file.split == examples.UNLABELLED else 5]
     out = columns.chosen(fields, names, known, path, ('label', 'answers') if is_test else ())
     if not named:
       raise errors.UserError(
@@ -229,7 +225,7 @@ def _table(file):
     label = row.text('label', tables.as_label).strip() or None
     answers = tuple(row.text('answers', _as_list)) if 'answers' in row.values else ()
     value = Choice(row.text('text'), row.text('question'), options, label, '', answers)
-    return Record(row.place, row.text('example').strip() or None, value)
+    return examples.Record(row.place, row.text('example').strip() or None, value)
 
   return tables.records(file, choose, choice, fields)
 
@@ -250,12 +246,12 @@ LAYOUTS |= dict.fromkeys(('table', 'copa', 'record'), _table)
 # --- labels ---
 
 
-def numbered(splits: dict[str, Examples], form: str):
+def numbered(splits: dict[str, examples.Examples], form: str):
   """(splits, notes): labels as numbers, empty options left out.
 
   form: config.source.label_form.
   """
-  records = [record for examples in splits.values() for record in examples.records]
+  records = [record for e in splits.values() for record in e.records]
   known = [r for r in records if r.value.label is not None and not r.value.label_form]
   form = _form(known) if form == 'auto' and known else form
   most = max(len(record.value.options) for record in records)
@@ -280,7 +276,7 @@ def numbered(splits: dict[str, Examples], form: str):
     return choice._replace(options=[choice.options[i] for i in kept], label=label, most=most)
 
   notes = [f'Labels are read as {form} (source.label_form).'] if known else []
-  out = {n: e.changed(lambda r, n=n: value(r, n == TRAIN)) for n, e in splits.items()}
+  out = {n: e.changed(lambda r, n=n: value(r, n == examples.TRAIN)) for n, e in splits.items()}
   return out, notes
 
 
@@ -298,7 +294,7 @@ def _number(one: Choice, form):
   return int(float(label)) - (form == 'from_1')
 
 
-def _form(known: list[Record]) -> str:
+def _form(known: list[examples.Record]) -> str:
   """The form of the labels of tables. Raises UserError if they could have two forms."""
   values = [record.value for record in known]
   reads = lambda one, form: (n := _number(one, form)) is not None and 0 <= n < len(one.options)

@@ -26,8 +26,7 @@ def _rows(queries, documents, without):
   first_N = [known.setdefault(hashlib.sha256(x).digest(), n) for n, x in enumerate(documents)]
   size = max(1, _BLOCK // max(1, len(documents)))
   for start in range(0, len(queries), size):
-    place = slice(start, start + size)
-    for q, row in enumerate((queries[place] @ documents.T)[:, first_N], start):
+    for q, row in enumerate((queries[start : start + size] @ documents.T)[:, first_N], start):
       if without and without[q] is not None:
         row[without[q]] = -2
       yield q, row
@@ -37,8 +36,7 @@ def first_ranks(queries, documents, relevances, without=()) -> np.ndarray:
   """The rank of each query's best relevant document, from 0, int64 [Q]; N without one."""
   out = np.full(len(queries), len(documents))
   for q, row in _rows(queries, documents, without):
-    right = [n for n, gain in relevances[q].items() if gain > 0]
-    if right:
+    if right := [n for n, gain in relevances[q].items() if gain > 0]:
       best = min(right, key=lambda n: (-row[n], n))
       out[q] = np.sum(row > row[best]) + np.sum(row[:best] == row[best])
   return out

@@ -10,9 +10,6 @@ import numpy as np
 from bertzoo_jax.common import errors
 from bertzoo_jax.parts import features as definitions
 from bertzoo_jax.tasks import frames
-from bertzoo_jax.tasks.examples import Examples
-from bertzoo_jax.tasks.frames import Frame
-from bertzoo_jax.tasks.frames import Rows
 
 
 class Places(NamedTuple):
@@ -24,7 +21,7 @@ class Places(NamedTuple):
   windows: np.ndarray  # int64 [N], rows of each sentence
 
 
-def words(fields: definitions.Words, examples: Examples, numbers, tokenizer, frame: Frame) -> Rows:
+def words(fields: definitions.Words, examples, numbers, tokenizer, frame) -> frames.Rows:
   """The words of a sentence in one row; each is predicted at its first token.
 
   A sentence that is too long becomes several rows. Each begins `overlap` tokens before the end of
@@ -73,7 +70,7 @@ def words(fields: definitions.Words, examples: Examples, numbers, tokenizer, fra
   parts = {'A': (frames.flat(texts).values, begins, sizes)}
   laid, lengths = frames.laid_out(template, frame.special, parts)
   total = lengths.sum(axis=1)
-  return Rows(
+  return frames.Rows(
     **laid,
     uncut=total,
     labels=None if numbers is None else _labels(numbers, first, int(total.sum())),

@@ -186,8 +186,7 @@ def _decoded(file, data: bytes):
   """The lines of `data`, decoded at once if it is valid, otherwise one by one."""
   if len(data) <= MAX_LINE and b'\0' not in data:
     try:
-      lines = data.decode('utf-8').split('\n')
-      for line in lines:
+      for line in data.decode('utf-8').split('\n'):
         file.line += 1
         yield line
       return

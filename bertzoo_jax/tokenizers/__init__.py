@@ -53,8 +53,7 @@ class Tokenizer(engines.Engines):
     kind = _kind(self.section)
     self.kind = kind.bound(kind, vocabulary)
     ids = {piece: i for i, piece in enumerate(self.pieces)}
-    missing = [piece for piece in self.kind.special.values() if piece not in ids]
-    if missing:
+    if missing := [piece for piece in self.kind.special.values() if piece not in ids]:
       raise errors.UserError(
         f'The vocabulary lacks the special tokens {", ".join(dict.fromkeys(missing))}: add them, '
         f'or take the vocabulary files made for {self.section["name"]}.'

@@ -145,8 +145,7 @@ def check(name, theirs, ours) -> None:
 
   name: of the directory. theirs: its tokenizer. ours: tokenizers.Tokenizer of the config.
   """
-  rows = zip(PLAIN, *(x.encode_as_transformers(list(PLAIN)) for x in (ours, theirs)))
-  for plain, *ids in rows:
+  for plain, *ids in zip(PLAIN, *(x.encode_as_transformers(list(PLAIN)) for x in (ours, theirs))):
     if list(ids[0]) != list(ids[1]):
       a, b = (' '.join(x.pieces[i] for i in row) for x, row in zip((ours, theirs), ids))
       raise errors.UserError(

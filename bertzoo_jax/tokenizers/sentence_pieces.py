@@ -321,8 +321,7 @@ def _vocabulary(data, name, layout):
 def _joined(pieces) -> str:
   """The piece that neighbours form; '' unless it is letters of one word, as in training."""
   text = ''.join(pieces)
-  letters = text.removeprefix(BLANK)
-  return text if all(unicodedata.category(c)[0] in 'LM' for c in letters) else ''
+  return text if all(unicodedata.category(c)[0] in 'LM' for c in text.removeprefix(BLANK)) else ''
 
 
 def _extended(vocabulary, added, pieces):

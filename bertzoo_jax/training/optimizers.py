@@ -83,8 +83,7 @@ def stable_adamw(fields: definitions.StableAdamw, schedule, paths):
   Arguments, result and errors as in `adamw`.
   """
   _check_table('no_decay', fields.no_decay, paths)
-  adam = _stable_adam(fields, _decays(fields, paths))
-  return _chain(schedule, paths, fields, adam, decays=False)
+  return _chain(schedule, paths, fields, _stable_adam(fields, _decays(fields, paths)), decays=False)
 
 
 def muon(fields: definitions.Muon, schedule, paths):
@@ -285,8 +284,7 @@ def _stable_adam(fields, decays):
       share = jnp.square(g) / jnp.maximum(v, eps**2)
       return u / jnp.maximum(1.0, jnp.sqrt(jnp.mean(share, axis=_sum_axes(path, g), keepdims=True)))
 
-    updates = _map_with_path(one, gradients, state.mu, state.nu, params)
-    return updates, _stored(state, mu_dtype)
+    return _map_with_path(one, gradients, state.mu, state.nu, params), _stored(state, mu_dtype)
 
   return optax.GradientTransformation(lambda params: _stored(adam.init(params), mu_dtype), update)
 

@@ -98,8 +98,7 @@ class PhaseRun:
   def compiled(self, together: int = 1):
     """`train_step`, compiled at the first request."""
     if together not in self.programs:
-      lowered = train_step(self, together).lower(*self.inputs(together))
-      self.programs[together] = lowered.compile()
+      self.programs[together] = train_step(self, together).lower(*self.inputs(together)).compile()
     return self.programs[together]
 
 

@@ -56,8 +56,7 @@ def constant(fields: definitions.Constant, total_steps: int):
 def inverse_sqrt(fields: definitions.InverseSqrt, total_steps: int):
   """peak·s/W for s < W, then peak·√(W/s) (Vaswani et al. 2017, eq. 3; without a warmup, W is 1)."""
   first = max(fields.warmup, 1)
-  falling = lambda s: jnp.sqrt(first / jnp.maximum(s, first))
-  return _warmed_up(fields, total_steps, falling)
+  return _warmed_up(fields, total_steps, lambda s: jnp.sqrt(first / jnp.maximum(s, first)))
 
 
 def cosine(fields: definitions.Cosine, total_steps: int):

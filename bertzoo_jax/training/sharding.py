@@ -169,10 +169,9 @@ def constrain(mesh, table=ACTIVATIONS):
   def pin(name, x):
     if inside_shard_map():
       return x
-    spec = first_match(table, name)
     fits = (
       axes if axes and size % _devices_along(mesh, axes) == 0 else None
-      for axes, size in zip(spec, x.shape)
+      for axes, size in zip(first_match(table, name), x.shape)
     )
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*fits)))
 

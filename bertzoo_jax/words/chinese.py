@@ -113,8 +113,7 @@ def tag_bits(tag: str) -> int:
 
 def load():
   """The module jieba, without its log; UserError if it is not installed."""
-  needing = errors.needing('Chinese words need jieba', 'zh')
-  with needing, warnings.catch_warnings():
+  with errors.needing('Chinese words need jieba', 'zh'), warnings.catch_warnings():
     warnings.simplefilter('ignore')  # its imports are deprecated
     import jieba
   return jieba

@@ -102,8 +102,7 @@ class _Tagged:
       possible = known[next_S[known]]
       if not len(possible):
         possible = np.flatnonzero(next_S)
-      steps_BP = self.step_SS[states[on][:, None], possible]
-      sums_BP = sums[on][:, None] + steps_BP + emit_S[possible]
+      sums_BP = sums[on][:, None] + self.step_SS[states[on][:, None], possible] + emit_S[possible]
       best_P = sums_BP.argmax(axis=0)
       trail.append((states, on[best_P]))
       sums, states = sums_BP[best_P, np.arange(len(possible))], possible

@@ -125,8 +125,7 @@ class Marker:
       first_N, last_N, lost_N = _token_ranges(tokens, begin_N, end_N)
       bad_S[np.searchsorted(tokens.borders, begin_N[lost_N], 'right') - 1] = True
       within, continues = _LEVELS[level]
-      inside_T = _cover(first_N, last_N, len(marks_T))
-      marks_T[inside_T] |= within | continues
+      marks_T[_cover(first_N, last_N, len(marks_T))] |= within | continues
       marks_T[first_N] &= 0xFF ^ continues
       continues_T[first_N] = False
       after_N = last_N + 1

@@ -37,8 +37,7 @@ def masked(features, chosen_BL, num_predictions, corrupt):
   replaced. corrupt: (positions, targets [B, P]) → ids that the network sees.
   """
   features = predict(features, *slots(chosen_BL, num_predictions))
-  seen_BP = corrupt(features['masked_positions'], features['masked_targets'])
-  return replace(features, seen_BP)
+  return replace(features, corrupt(features['masked_positions'], features['masked_targets']))
 
 
 def flat(columns, length):
@@ -56,8 +55,7 @@ def slots(chosen_BL, num_predictions):
   """(positions [B, P], ascending, fillers 0; bool [B, P], False for fillers) of chosen positions,
   at most P per row.
   """
-  count_B = np.count_nonzero(chosen_BL, axis=1)
-  real_BP = np.arange(num_predictions) < count_B[:, None]
+  real_BP = np.arange(num_predictions) < np.count_nonzero(chosen_BL, axis=1)[:, None]
   positions_BP = np.zeros(real_BP.shape, np.int32)
   positions_BP[real_BP] = np.flatnonzero(chosen_BL) % chosen_BL.shape[1]
   return positions_BP, real_BP

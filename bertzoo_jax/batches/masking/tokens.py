@@ -62,8 +62,7 @@ _ROUNDING = {
 
 
 def _distinct(key, candidates_BL, count_B, num_predictions):
-  chosen_BL = choose(key, candidates_BL, count_B)
-  positions_BP, real_BP = corruptions.slots(chosen_BL, num_predictions)
+  positions_BP, real_BP = corruptions.slots(choose(key, candidates_BL, count_B), num_predictions)
   return positions_BP, real_BP, None
 
 
@@ -96,5 +95,4 @@ def choose(key, candidates_BL, count_B, first_BL=None):
   # the least rank that is taken; the largest number if a row has no candidates
   ahead_B1 = np.full((len(rank_BL), 1), np.iinfo(np.int32).max, np.int32)
   ordered_BL = np.concatenate([np.sort(rank_BL, axis=1), ahead_B1], axis=1)
-  least_B = corruptions.at(ordered_BL, length - count_B)
-  return rank_BL >= least_B[:, None]
+  return rank_BL >= corruptions.at(ordered_BL, length - count_B)[:, None]

@@ -10,7 +10,6 @@ from typing import Any
 from bertzoo_jax.common import errors
 from bertzoo_jax.hf import architecture
 from bertzoo_jax.hf import task_heads
-from bertzoo_jax.hf.architecture import Architecture
 from bertzoo_jax.hf.architectures import albert
 from bertzoo_jax.hf.architectures import bert
 from bertzoo_jax.hf.architectures import deberta
@@ -24,7 +23,7 @@ from bertzoo_jax.hf.architectures import xlnet
 from bertzoo_jax.parts import named
 
 
-def choose(name: str) -> Architecture:
+def choose(name: str) -> architecture.Architecture:
   """The architecture of a name.
 
   name: of a class in ARCHITECTURES, or `package.module:NAME` for an Architecture elsewhere. Raises
@@ -32,8 +31,8 @@ def choose(name: str) -> Architecture:
   """
   if not named.is_outside(name):
     return errors.choose(name, ARCHITECTURES, 'Hugging Face architecture')
-  a = named.outside(name, 'hf', lambda x: isinstance(x, Architecture))
-  if not isinstance(a, Architecture):
+  a = named.outside(name, 'hf', lambda x: isinstance(x, architecture.Architecture))
+  if not isinstance(a, architecture.Architecture):
     raise errors.UserError(
       f'{name!r} is no Architecture but of type {type(a).__name__}: see '
       'bertzoo_jax/hf/architecture.py for how to write one.'
@@ -41,7 +40,7 @@ def choose(name: str) -> Architecture:
   return a
 
 
-def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
+def reader(content: dict[str, Any], wished: str | None = None) -> architecture.Architecture:
   """The architecture that reads the weights of a config.json: the one that it names, else the first
   of its model type.
 
@@ -67,17 +66,16 @@ def reader(content: dict[str, Any], wished: str | None = None) -> Architecture:
       'A class of your own is read only by a run whose config.hf names it.'
     )
   candidates = outside or readers[model_type]
-  named = [a for name in names for a in candidates if a.name == name]
-  return (named or candidates)[0]
+  return ([a for name in names for a in candidates if a.name == name] or candidates)[0]
 
 
-def _beside(name: str) -> dict[str, Architecture]:
+def _beside(name: str) -> dict[str, architecture.Architecture]:
   """{`package.module:NAME`: architecture} of a module, `name` first; {} for a name in the table."""
   if ':' not in name:
     return {}
   module, by_name = name.partition(':')[0], {name: choose(name)}
   for attribute, value in vars(importlib.import_module(module)).items():
-    if isinstance(value, Architecture):
+    if isinstance(value, architecture.Architecture):
       by_name.setdefault(f'{module}:{attribute}', value)
   return by_name
 

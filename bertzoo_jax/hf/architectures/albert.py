@@ -17,8 +17,7 @@ from bertzoo_jax.hf.architectures import bert_like
 def _sizes(encoder, special) -> architecture.Sizes:
   """Layers that share all are written once for each group."""
   layers = encoder.num_groups if encoder.sharing == 'all' else encoder.num_layers
-  sizes = architecture.grouped_sizes(encoder)
-  return sizes._replace(blocks=layers * encoder.inner_group_num)
+  return architecture.grouped_sizes(encoder)._replace(blocks=layers * encoder.inner_group_num)
 
 
 def _groups(content) -> int:

@@ -13,7 +13,6 @@ from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import POSITION_TABLE
 from bertzoo_jax.hf.architecture import TYPE_TABLE
 from bertzoo_jax.hf.architecture import WORD_TABLE
-from bertzoo_jax.hf.architecture import Computed
 from bertzoo_jax.hf.architecture import Row
 from bertzoo_jax.hf.architecture import dense
 from bertzoo_jax.hf.architecture import norm
@@ -159,19 +158,19 @@ def family(build, name: str, may_choose: bool) -> tuple[dict, architecture.Archi
   return task_heads.classes(build_task, name, forms), bert_like.bare(build_task, f'{name}Model')
 
 
-def _for_rows(encoder) -> Computed:
+def _for_rows(encoder) -> architecture.Computed:
   """The Computed of a class that reads the last layer's vectors: the decoder never changes them."""
   computed = without_decoder(encoder)
   note = f'The enhanced mask decoder has no part in it, and `{POSITIONS}` is not read.'
   return computed._replace(note=note if computed.note else '', pipeline=None)
 
 
-def without_decoder(encoder) -> Computed:
+def without_decoder(encoder) -> architecture.Computed:
   """The Computed of an encoder whose class predicts from the last layer, without the decoder."""
   if encoder.absolute_positions != 'decoder':
-    return Computed(encoder)
+    return architecture.Computed(encoder)
   plain = encoder.clone(absolute_positions='none')
-  return Computed(plain, (POSITIONS,), _NO_DECODER, 'feature-extraction')
+  return architecture.Computed(plain, (POSITIONS,), _NO_DECODER, 'feature-extraction')
 
 
 def _post_read(params, fields):

@@ -12,7 +12,6 @@ from bertzoo_jax.hf import verify
 from bertzoo_jax.hf.architecture import KERNEL
 from bertzoo_jax.hf.architecture import WORD_TABLE
 from bertzoo_jax.hf.architecture import Row
-from bertzoo_jax.hf.architecture import Transform
 from bertzoo_jax.hf.architecture import dense
 from bertzoo_jax.hf.architecture import norm
 
@@ -56,10 +55,10 @@ _KEYS = (
   keys.written('use_mems_train', False),
 )
 
-FROM_HEADS = Transform(  # [H, K, D] and [D, H, K]
+FROM_HEADS = architecture.Transform(  # [H, K, D] and [D, H, K]
   lambda x, s: x.transpose(2, 0, 1), lambda y, s: y.transpose(1, 2, 0)
 )
-ONE_ROW = Transform(lambda x, s: x[None], lambda y, s: y[0])  # [1, D] and [1, 1, D]
+ONE_ROW = architecture.Transform(lambda x, s: x[None], lambda y, s: y[0])  # [1, D] and [1, 1, D]
 
 
 def _body() -> tuple[Row, ...]:

@@ -220,8 +220,7 @@ class _Walk:
   # --- loops ---
 
   def _trips(self, instruction):
-    known = re.search(r'known_trip_count":?\s*\{"n":"?(\d+)', instruction.attributes)
-    if known:
+    if known := re.search(r'known_trip_count":?\s*\{"n":"?(\d+)', instruction.attributes):
       return int(known[1])
     condition = self.module.computations.get(instruction.called['condition'], {})
     constants = [i.operands[0] for i in condition.values() if i.opcode == 'constant']
@@ -281,8 +280,7 @@ class _Walk:
     inner = self._fused(instruction)
     read = 0
     for index, name in enumerate(instruction.operands):
-      shape = self._shape(computation, name)
-      whole = hlo_text.size(shape, hbm_only=True)
+      whole = hlo_text.size(self._shape(computation, name), hbm_only=True)
       if whole and inner is not None:
         whole = min(whole, self._used(inner, index))
       elif whole and instruction.opcode in ('dynamic-slice', 'slice', 'gather') and index == 0:

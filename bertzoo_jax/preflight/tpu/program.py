@@ -123,8 +123,7 @@ def devices(slice_: chips.Slice) -> list:
   prepare()
   handler = signal.getsignal(signal.SIGTERM)
   try:
-    topology = topologies.get_topology_desc(slice_.topology, 'tpu', **slice_.options)
-    return list(topology.devices)
+    return list(topologies.get_topology_desc(slice_.topology, 'tpu', **slice_.options).devices)
   except jax.errors.JaxRuntimeError as e:
     raise errors.UserError(
       f'The TPU compiler here does not take {slice_.topology} ({errors.words(e, 160)}): take '

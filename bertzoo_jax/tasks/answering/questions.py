@@ -7,14 +7,10 @@ learned.
 """
 
 import sys
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks.examples import UNLABELLED
-from bertzoo_jax.tasks.examples import Examples
-from bertzoo_jax.tasks.examples import Record
-from bertzoo_jax.tasks.examples import Skipped
+from bertzoo_jax.tasks import examples
 from bertzoo_jax.tasks.reading import columns
 from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.tasks.reading import tables
@@ -61,11 +57,11 @@ def locate(context: str, text: str, start: int) -> tuple[int, bool]:
   return (before if start - before <= after - start else after), False
 
 
-def remarks(splits: dict[str, Examples]):
+def remarks(splits: dict[str, examples.Examples]):
   """(splits, notes about corrected starts, answers that do not occur, repeated ids)."""
   notes = []
-  for split, examples in splits.items():
-    values, places = examples.values, examples.places
+  for split, one in splits.items():
+    values, places = one.values, one.places
     if mended := [i for i, q in enumerate(values) if q.mended]:
       notes.append(
         f'{split}: {len(mended):,} questions have a wrong answer_start ({places[mended[0]]} is the '
@@ -76,7 +72,7 @@ def remarks(splits: dict[str, Examples]):
         f'{split}: {len(absent):,} questions have no answer that is in the passage '
         f'({places[absent[0]]} is the first).'
       )
-    if same := len(examples) - len(set(examples.ids)):
+    if same := len(one) - len(set(one.ids)):
       notes.append(
         f'{split}: {same:,} questions have the id of another one; a submission has one answer for '
         'each id.'
@@ -84,7 +80,7 @@ def remarks(splits: dict[str, Examples]):
   return splits, notes
 
 
-def learnable(train: Examples):
+def learnable(train: examples.Examples):
   """(the questions that can be learned, notes). Raises UserError if there are none."""
   kept = [i for i, q in enumerate(train.values) if not q.label or q.span != NOWHERE]
   if not kept:
@@ -102,7 +98,7 @@ def learnable(train: Examples):
 # --- layouts: reader.File → iterator ---
 
 
-def table(file) -> Iterator[Record | Skipped]:
+def table(file):
   fields, place = file.fields, file.path.name
 
   def choose(known):
@@ -119,7 +115,7 @@ def table(file) -> Iterator[Record | Skipped]:
   return tables.records(file, choose, question, fields)
 
 
-def squad(file) -> Iterator[Record | Skipped]:
+def squad(file):
   """SQuAD's JSON and files of its shape, and MRQA's lines."""
   path = file.path
   text = files.text(files.unpacked(file.data, path), path)
@@ -173,14 +169,14 @@ def _record(file, place, name, question, context, answers, right=None, none=Fals
   none: whether the file marks the question as unanswerable.
   """
   context = sys.intern(context)  # one text for all of its questions
-  if file.split == UNLABELLED:
-    return Record(place, name or None, Question(question, context))
+  if file.split == examples.UNLABELLED:
+    return examples.Record(place, name or None, Question(question, context))
   leave_out = getattr(file.fields, 'leave_out', ())
   none = none or answers == [] and not right
   yes_no = any(start < 0 and text.strip().lower() in _YES_NO for text, start in answers or ())
   for reason, true in ((_YES_OR_NO, yes_no), (_UNANSWERABLE, none)):
     if true and reason in leave_out:
-      return Skipped('', LEAVE_OUT[reason], 'questions', alone=_ALONE)
+      return examples.Skipped('', LEAVE_OUT[reason], 'questions', alone=_ALONE)
   value = Question(question, context, () if none else None)
   if answers is not None and not none:
     right = tuple(dict.fromkeys([text for text, _ in answers] if right is None else right))
@@ -188,7 +184,7 @@ def _record(file, place, name, question, context, answers, right=None, none=Fals
     span = next(((at, at + len(text)) for text, at, *_ in tried if at >= 0), NOWHERE)
     mended = any(at >= 0 and not same and start >= 0 for _, at, same, start in tried)
     value = Question(question, context, right, span, mended)
-  return Record(place, name or None, value)
+  return examples.Record(place, name or None, value)
 
 
 def _answers(qa, context, where):
@@ -199,8 +195,7 @@ def _answers(qa, context, where):
       for answer in qa['detected_answers']
       for start, end in answer['char_spans']
     ]
-    right = tuple(tables.as_text(a, where) for a in qa.get('answers') or [])
-    return answers, right or None
+    return answers, tuple(tables.as_text(a, where) for a in qa.get('answers') or []) or None
   answers = qa.get('answers')
   if answers is None:
     return None, None

@@ -13,7 +13,6 @@ import functools
 import inspect
 from collections.abc import Callable
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -217,6 +216,6 @@ def are_texts(x) -> bool:
   return isinstance(x, list | tuple) and all(isinstance(text, str) for text in x)
 
 
-def rounded(shares, names) -> dict[str, Any]:
+def rounded(shares, names) -> dict[str, float]:
   """{name: share}, rounded for lines of predictions."""
   return {name: round(float(p), 6) for name, p in zip(names, shares)}

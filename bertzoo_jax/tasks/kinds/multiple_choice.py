@@ -22,10 +22,9 @@ def _answered(score, labels, logits, choices):
 
 def _report(task):
   most = max(s.group for s in task.splits.values())
-  options = [f'option {_letter(i)}' for i in range(most)]
   lines = [
     f'one of {most} options',
-    *report.class_lines(task, options, str),
+    *report.class_lines(task, [f'option {_letter(i)}' for i in range(most)], str),
     *report.length_lines(task),
   ]
   for s in task.splits.values():

@@ -69,8 +69,7 @@ def _report(task):
   scheme = task.splits[TRAIN].source.values[0].scheme
   heading = f'{len(task.labels)} tags of words'
   if scheme != 'none':
-    types = len(_types(task.labels))
-    heading = f'{types} types of entities ({scheme}, {len(task.labels)} tags)'
+    heading = f'{len(_types(task.labels))} types of entities ({scheme}, {len(task.labels)} tags)'
   lines = [heading, *report.class_lines(task, task.labels, numbers=_numbers)]
   for name, s in task.splits.items():
     at = s.detail

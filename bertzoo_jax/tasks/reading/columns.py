@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from bertzoo_jax.common import errors
@@ -155,7 +154,7 @@ class Columns:
     texts = iter([row.text(key) for key in row.values if key[0] == field])
     return _SLOT.sub(lambda _: next(texts), names)
 
-  def layout(self, file) -> Iterator[examples.Record | examples.Skipped]:
+  def layout(self, file):
     """The layout `table`, see reader.File."""
     choose = lambda names: self.select(names, file.path, file.split)
     return tables.records(file, choose, self.record, file.fields)

@@ -32,8 +32,7 @@ def tfds(fields: definitions.Tfds, task_dir) -> examples.Source:
       values = {}
       for key, name in chosen.items():
         value = row[name].tolist() if hasattr(row[name], 'tolist') else row[name]
-        is_label = key[0] == 'label'
-        values[key] = _label(value, features[name], fields.labels) if is_label else value
+        values[key] = _label(value, features[name], fields.labels) if key[0] == 'label' else value
       yield wanted.record(tables.Row(head, f'row {number}', values))
 
   texts = lambda e: [*e.column('a'), *(b for b in e.column('b') if b is not None)]
@@ -78,13 +77,11 @@ def _read(task_dir, fields, records, texts):
     stream = records(builder, where, _rows(builder, part), split)
     out[split], _ = reader.read([(where, where, stream)], split, where)
     # there is no file to hash: name, version and the rows are hashed
-    content = '\x1f'.join([builder.info.full_name, part, *texts(out[split])])
-    digest.update(content.encode())
+    digest.update('\x1f'.join([builder.info.full_name, part, *texts(out[split])]).encode())
   return out, digest.hexdigest()
 
 
 def _sentences(builder, where, rows, split, words, tags):
-  """The sentences of one split."""
   features = builder.info.features
   for field, name in (('words', words), ('tags', tags)):
     if name not in features:

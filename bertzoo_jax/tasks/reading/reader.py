@@ -5,18 +5,13 @@ import os
 import re
 import warnings
 from collections.abc import Callable
-from collections.abc import Iterable
 from typing import Any
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
 from bertzoo_jax.common import hub
 from bertzoo_jax.common import storage
-from bertzoo_jax.tasks.examples import UNLABELLED
-from bertzoo_jax.tasks.examples import Examples
-from bertzoo_jax.tasks.examples import Record
-from bertzoo_jax.tasks.examples import Skipped
-from bertzoo_jax.tasks.examples import Source
+from bertzoo_jax.tasks import examples
 from bertzoo_jax.tasks.reading import files
 
 
@@ -39,7 +34,7 @@ def source(
   finish: Callable = lambda splits: (splits, []),
   folders=False,
   **more,
-) -> Source:
+) -> examples.Source:
   """The Source of a task's files.
 
   Args:
@@ -69,15 +64,15 @@ def source(
     return splits, [*notes, *more]
 
   def alone(path):
-    splits, notes = read_all({UNLABELLED: path}, hashlib.sha256())
+    splits, notes = read_all({examples.UNLABELLED: path}, hashlib.sha256())
     for note in notes:
       warnings.warn(note, stacklevel=2)
-    return splits[UNLABELLED]
+    return splits[examples.UNLABELLED]
 
   digest = hashlib.sha256()
   paths = {} if fields.files is None else files.find(task_dir, dict(fields.files), folders)
   splits, notes = read_all(paths, digest)
-  return Source(
+  return examples.Source(
     splits,
     dev_share=fields.dev_share,
     digest=digest.hexdigest(),
@@ -105,8 +100,8 @@ def _files(path, split, folders):
 
 
 def read(
-  streams: Iterable, split: str, where, unit='examples', lacking=''
-) -> tuple[Examples, list[str]]:
+  streams, split: str, where, unit='examples', lacking=''
+) -> tuple[examples.Examples, list[str]]:
   """(the examples of a split, notes about those left out).
 
   streams: [(file, its name, iterator of Records, Skipped and notes)]. Examples are numbered across
@@ -122,23 +117,23 @@ def read(
       if isinstance(one, str):
         notes.append(one)
         continue
-      if isinstance(one, Skipped):
+      if isinstance(one, examples.Skipped):
         lost.setdefault(one[1:], [0, one])[0] += 1
         alone = alone or one.alone
       else:
         called = str(number) if one.id is None else one.id
-        records.append(Record(f'{name}, {one.place}', called, one.value))
+        records.append(examples.Record(f'{name}, {one.place}', called, one.value))
       number += 1
     lost = sorted(lost.values(), key=lambda item: not item[1].remedy)
     _check(path, len(records) - before, [item for item in lost if item[1].remedy])
     notes += [_note(split, name, *item) for item in lost]
   if not records:
     raise errors.UserError(f'{where} has no {alone or f"{unit}: copy the file again."}')
-  examples = Examples(records)
+  out = examples.Examples(records)
   bare = [record for record in records if record.value.label is None]
   if 0 < len(bare) < len(records) and not split.startswith('test'):
     raise errors.UserError(f'{bare[0].place} has no {lacking}')
-  return examples.unlabelled() if bare or split == UNLABELLED else examples, notes
+  return out.unlabelled() if bare or split == examples.UNLABELLED else out, notes
 
 
 def _check(path, kept, faults):
@@ -156,7 +151,7 @@ def _note(split, name, count, first) -> str:
   """The sentence about examples left out for one reason."""
   unit, prefix = (
     first.unit or first.place.partition(' ')[0],
-    '' if split == UNLABELLED else f'{split}: ',
+    '' if split == examples.UNLABELLED else f'{split}: ',
   )
   if not first.place:
     return f'{prefix}{count:,} {unit} {first.reason} left out.'

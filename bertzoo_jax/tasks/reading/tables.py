@@ -10,12 +10,10 @@ import math
 import pathlib
 import re
 import types
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
-from bertzoo_jax.tasks.examples import Record
-from bertzoo_jax.tasks.examples import Skipped
+from bertzoo_jax.tasks import examples
 from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.tasks.reading import objects
 from bertzoo_jax.text import records as keyed
@@ -56,14 +54,14 @@ class Row(NamedTuple):
     return convert(value, f'{head.file}, {self.place}, {head.word} {head.columns[key]!r}')
 
 
-def records(file, choose, make, form=AUTO) -> Iterator[Record | Skipped]:
+def records(file, choose, make, form=AUTO):
   """Yields make(row) of each row of a file, which is a Record or Skipped. See `rows`."""
   for row in rows(file.data, file.path, choose, form):
-    yield row if isinstance(row, Skipped) else make(row)
+    yield row if isinstance(row, examples.Skipped) else make(row)
 
 
-def rows(data: bytes, path, choose, form=AUTO) -> Iterator[Row | Skipped]:
-  """Yields the rows of a file; its suffix decides how it is read.
+def rows(data: bytes, path, choose, form=AUTO):
+  """Yields the rows of a file (Row or Skipped); its suffix decides how it is read.
 
   choose: names of columns → {key: column to read}; raises UserError if one is missing. form: the
   fields of parts/sources.py:table about columns and layout. The columns of a file without any names
@@ -122,15 +120,15 @@ def _delimited(lines, path, choose, form):
       if titled:
         continue
     # as Excel writes them after a table
-    yield from (Skipped(line, _EMPTY) for line in blank)
+    yield from (examples.Skipped(line, _EMPTY) for line in blank)
     blank = []
     if is_empty and width > 1:
-      yield Skipped(place, _EMPTY)
+      yield examples.Skipped(place, _EMPTY)
     elif len(fields) != width:
       quantity = 'fewer' if len(fields) < width else 'more'
-      yield Skipped(place, f'with {quantity} fields than {width}', remedy=_REMEDY)
+      yield examples.Skipped(place, f'with {quantity} fields than {width}', remedy=_REMEDY)
     elif any('\0' in field for field in fields):
-      yield Skipped(place, 'with a NUL', remedy=_REMEDY)
+      yield examples.Skipped(place, 'with a NUL', remedy=_REMEDY)
     else:
       yield Row(head, place, {key: fields[i] for key, i in at})
 
@@ -285,9 +283,9 @@ def _objects(data, path, choose, layout=''):
       fields = {key: keyed.field(value, name) for key, name in head.columns.items()}
     absent = [head.columns[key] for key, one in fields.items() if one is keyed.ABSENT]
     if not isinstance(value, dict):
-      yield Skipped(place, 'without a JSON object')
+      yield examples.Skipped(place, 'without a JSON object')
     elif absent:
-      yield Skipped(place, f'without the key {absent[0]!r}')
+      yield examples.Skipped(place, f'without the key {absent[0]!r}')
     else:
       yield Row(head, place, fields)
 

@@ -3,15 +3,11 @@
 import itertools
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from bertzoo_jax.common import errors
+from bertzoo_jax.tasks import examples
 from bertzoo_jax.tasks import schemes
-from bertzoo_jax.tasks.examples import UNLABELLED
-from bertzoo_jax.tasks.examples import Examples
-from bertzoo_jax.tasks.examples import Record
-from bertzoo_jax.tasks.examples import Skipped
 from bertzoo_jax.tasks.reading import files
 from bertzoo_jax.tasks.reading import tables
 
@@ -40,7 +36,7 @@ class Sentence(NamedTuple):
     return '\x1f'.join(self.words)
 
 
-def schemed(splits: dict[str, Examples], scheme: str, convert: str):
+def schemed(splits: dict[str, examples.Examples], scheme: str, convert: str):
   """(splits in one scheme, notes): detects and checks the scheme, and converts the tags. convert: a
   scheme, or '' for the tags as they are. Raises UserError to convert tags that have none.
   """
@@ -64,8 +60,7 @@ def schemed(splits: dict[str, Examples], scheme: str, convert: str):
       'not checked; strict_f1 is entity_f1.'
     )
   for name, e in tagged.items():
-    wrong = [(i, j) for i, tags in enumerate(e.labels) for j in schemes.broken(tags, used)]
-    if wrong:
+    if wrong := [(i, j) for i, tags in enumerate(e.labels) for j in schemes.broken(tags, used)]:
       i, j = wrong[0]
       words, tags, _ = e.values[i]
       notes.append(
@@ -92,7 +87,7 @@ def schemed(splits: dict[str, Examples], scheme: str, convert: str):
 # --- layouts: reader.File → iterator ---
 
 
-def conll(file) -> Iterator[Record | Skipped]:
+def conll(file):
   """The sentences of a file of any layout. Raises UserError for a word without a tag."""
   if not file.fields.separator:
     raise errors.UserError('config.source.separator is empty: give auto, or the column separator.')
@@ -104,7 +99,7 @@ def conll(file) -> Iterator[Record | Skipped]:
     file = file._replace(data=data.replace(b'\n\xef\xbb\xbf', b'\n'))
     layout = _layout(file) if layout == 'auto' else layout
   for one in LAYOUTS[layout](file):
-    if isinstance(one, Record):
+    if isinstance(one, examples.Record):
       _check_tags(one.value.words, one.value.label or (), f'{file.path.name}, {one.place}')
     yield one
 
@@ -164,13 +159,13 @@ def _lists(file):
 
   def sentence(row):
     words, tags = row.text('words', each(tables.as_text)), None
-    if 'tags' in row.values and file.split != UNLABELLED:
+    if 'tags' in row.values and file.split != examples.UNLABELLED:
       tags = row.text('tags', each(named))
       if len(words) != len(tags):
         raise errors.UserError(
           f'{path.name}, {row.place} has {len(words)} words and {len(tags)} tags: mend the row.'
         )
-    return Record(row.place, None, Sentence(words, tags))
+    return examples.Record(row.place, None, Sentence(words, tags))
 
   return tables.records(file, choose, sentence)
 
@@ -189,12 +184,14 @@ def _words(groups, file):
     place, tags = f'line {line}', None
     if odd := next((row for row in group if len(row[1]) != width), None):
       reason = f'with lines of {width} and of {len(odd[1])} columns'
-      yield Skipped(f'line {odd[0]}', reason, 'sentence', _REMEDY)
+      yield examples.Skipped(f'line {odd[0]}', reason, 'sentence', _REMEDY)
       continue
     at = {field: _at(column, width) for field, column in (('word', word), ('tag', tag))}
     # a test file of words alone: its tag column is the word's, or beyond the last
     if (
-      file.split == UNLABELLED or file.split.startswith('test') and at['tag'] in (None, at['word'])
+      file.split == examples.UNLABELLED
+      or file.split.startswith('test')
+      and at['tag'] in (None, at['word'])
     ):
       at.pop('tag')
     for field, column in at.items():
@@ -214,7 +211,7 @@ def _words(groups, file):
     if 'tag' in at:
       tags = [row[at['tag']].strip() for _, row in group]
     words = [row[at['word']].removeprefix(prefix) for _, row in group]
-    yield Record(place, None, Sentence(words, tags))
+    yield examples.Record(place, None, Sentence(words, tags))
 
 
 def _at(column, width):
@@ -267,7 +264,7 @@ def _conllu(file):
   return _groups(files.lines_of(file.data, file.path), fields)
 
 
-def _groups(lines, fields) -> Iterator[list[tuple[int, list[str]]]]:
+def _groups(lines, fields):
   """Yields [(number, columns)] of a sentence. fields: (number, line) → columns; [] at its end."""
   group = []
   for number, line in itertools.chain(lines, [(0, '')]):
@@ -286,10 +283,10 @@ def _table(file):
     words, *tags = (field.split(_INSIDE) for field in line.split('\t'))
     if tags and len(words) != len(tags[0]):
       reason = 'with another number of tags than of words'
-      yield Skipped(f'line {number}', reason, 'sentence', _REMEDY)
+      yield examples.Skipped(f'line {number}', reason, 'sentence', _REMEDY)
       continue
-    tags = [tag.strip() for tag in tags[0]] if tags and file.split != UNLABELLED else None
-    yield Record(f'line {number}', None, Sentence(words, tags))
+    tags = [tag.strip() for tag in tags[0]] if tags and file.split != examples.UNLABELLED else None
+    yield examples.Record(f'line {number}', None, Sentence(words, tags))
 
 
 LAYOUTS = {

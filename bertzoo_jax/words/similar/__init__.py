@@ -83,8 +83,7 @@ def check_file(section, file) -> None:
 def _table(counted, words_NM, similar_ND) -> Table:
   """Joins the provider's words and the frequent words of the corpus."""
   all_NM = np.concatenate([words_NM, counted.words])
-  hashes = words_lib.hashes(all_NM)
-  order, first, row_of = np.unique(hashes, return_index=True, return_inverse=True)
+  order, first, row_of = np.unique(words_lib.hashes(all_NM), return_index=True, return_inverse=True)
   similar = np.full((len(order), NEAREST), -1, np.int32)
   mine = row_of[: len(words_NM)]
   rows_ND = np.where(similar_ND >= 0, row_of[similar_ND], -1)

@@ -41,8 +41,7 @@ def _batches(f):
   if size > _MOST:
     raise ValueError(f'{size:,} numbers per word')
   count = int(fields[0]) if headed else None
-  start = f.tell() if headed else 0
-  f.seek(start)
+  f.seek(f.tell() if headed else 0)
   rows = _binary(f, count, size) if headed and _is_binary(f, size) else _text(f, size)
   words, numbers, total = [], [], 0
   for word, row in rows:
