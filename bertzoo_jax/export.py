@@ -363,7 +363,8 @@ def _targets(workdir, out, branch, every) -> dict:
   run = checkpoint.parse_address(workdir)[0]
   named = {amounts.revision(n): step for n, step in step_folders.words(run).items()}
   steps = {f'step-{s}': s for s in step_folders.steps(run) if s not in named.values()}
-  targets = {name: (f'{run}@{s}', out / name) for name, s in (steps | named).items()}
+  by_step = sorted((steps | named).items(), key=lambda one: one[1])
+  targets = {name: (f'{run}@{s}', out / name) for name, s in by_step}
   return {**targets, hub.MAIN: (workdir, out / hub.MAIN)}
 
 
