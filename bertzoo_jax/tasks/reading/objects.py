@@ -42,8 +42,9 @@ def _wsc(x):
   blanks; if the span is not there, the next one is taken, else the last.
   """
   text, target, spans = x['text'], x['target'], []
+  small = lambda text: text.replace('İ', 'I').lower()  # in as many characters
   for n, mark in (('1', '*'), ('2', '#')):
-    span, low = target[f'span{n}_text'].lower(), text.lower()
+    span, low = small(target[f'span{n}_text']), small(text)
     begin = [m.start() for m in re.finditer(r'\S+', text)][target[f'span{n}_index']]
     begin = low.find(span, begin) if span in low[begin:] else low.rindex(span)
     spans.append((begin, begin + len(span), mark))
@@ -58,8 +59,10 @@ def _cut(text, begin, end) -> str:
 
 def _marked(text, *spans) -> str:
   """spans: (first character, that behind the span, mark)."""
-  for begin, end, mark in sorted(spans, reverse=True):
-    text = f'{text[:begin]}{mark} {_cut(text, begin, end)} {mark}{text[end:]}'
+  both = lambda begin, end, mark: ((begin, f'{mark} '), (end, f' {mark}'))
+  marks = [at for span in spans if _cut(text, *span[:2]) for at in both(*span)]
+  for at, mark in sorted(marks, reverse=True):
+    text = text[:at] + mark + text[at:]
   return text
 
 
