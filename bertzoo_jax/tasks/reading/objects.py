@@ -42,9 +42,8 @@ def _wsc(x):
   blanks; if the span is not there, the next one is taken, else the last.
   """
   text, target, spans = x['text'], x['target'], []
-  small = lambda text: text.replace('İ', 'I').lower()  # in as many characters
   for n, mark in (('1', '*'), ('2', '#')):
-    span, low = small(target[f'span{n}_text']), small(text)
+    span, low = (s.replace('İ', 'I').lower() for s in (target[f'span{n}_text'], text))
     begin = [m.start() for m in re.finditer(r'\S+', text)][target[f'span{n}_index']]
     begin = low.find(span, begin) if span in low[begin:] else low.rindex(span)
     spans.append((begin, begin + len(span), mark))
