@@ -65,8 +65,11 @@ def main(asked):
     raise errors.UserError('--submission and --glue need the challenge: give --babylm too.')
   if asked.columns and asked.similarity is None:
     raise errors.UserError('--columns needs a table: give --similarity too.')
+  if asked.submission and asked.submission == asked.json:
+    raise errors.UserError('--json and --submission name one file: give each its own.')
   for file in filter(None, (asked.json, asked.submission)):
     storage.check_new(file)
+    storage.path(file).parent.mkdir(parents=True, exist_ok=True)
   ways = (_on_text, _on_pairs, _on_babylm, _on_vectors, _on_vectors)
   way = next(way for way, mode in zip(ways, modes) if mode is not None)
   result, text = (_on_gaps if asked.gaps else way)(asked)

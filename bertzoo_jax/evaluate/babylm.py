@@ -61,22 +61,33 @@ def evaluate(address: str, folder: str, by=None, glue=None, say=print) -> tuple[
 
   Returns the scores, and the object to submit. Raises UserError for an address without a network.
   """
-  root, network = pair_files.there(storage.path(folder)), minimal_pairs.opened(address, by)
-  result = Result(address, network[0].how, {}, {}, [])
+  root, missing, tuned = pair_files.there(storage.path(folder)), [], {}
+  if not any((root / which).is_dir() for which in ('full_eval', 'fast_eval')):
+    raise errors.UserError(f'{root} has no full_eval and no fast_eval: give the folder with them.')
+  for task in GLUE if glue else ():
+    of = functools.partial(_tuned, storage.path(glue), task)
+    tuned |= _attempt(f'{task}, fine-tuned', of, missing) or {}
+  if glue and not tuned:
+    raise errors.UserError(f'--glue={glue} has no predictions. {missing[0]}')
+  missing += [] if glue else ['the fine-tuned tasks: give --glue.']
+  network = minimal_pairs.opened(address, by)
+  result = Result(address, network[0].how, {}, {}, missing)
   say('\n'.join([f'tokens: {result.how}', *network[0].notes]))
   submission, nats, aoa = _parts(network, root, '', result, say), {}, root / 'full_eval' / 'aoa'
-  words, items = _attempt('aoa', lambda: _words(aoa / 'cdi_childes.json'), result) or ((), ())
+  words, items = _attempt('aoa', lambda: _words(aoa / 'cdi_childes.json'), missing) or ((), ())
   for seen, where in (known := revisions(address)).items():
-    one = minimal_pairs.opened(where, by)
-    _parts(one, root, amounts.revision(seen), result, say)
-    nats |= {seen: -np.concatenate(minimal_pairs.scored(*one, items)[0])} if items else {}
+    name = amounts.revision(seen)
+    if one := _attempt(name, lambda at=where: minimal_pairs.opened(at, by), missing):
+      _parts(one, root, name, result, say)
+      of = lambda seen=seen, one=one: {seen: -np.concatenate(minimal_pairs.scored(*one, items)[0])}
+      nats |= (_attempt(f'{name}, aoa', of, missing) if items else None) or {}
   asked = amounts.numbers('1M..1G' if max(known, default=0) > 10**8 else '1M..100M')
   names = [amounts.revision(number) for number in asked]
   if absent := [name for name in names if name not in result.checkpoints]:
-    result.missing.append(f'revisions: {", ".join(absent)}')
+    missing.append(f'revisions: {", ".join(absent)}')
   shares = lambda key: [result.checkpoints.get(name, {}).get(key) for name in names]
   keys = [*(task.key for task in TASKS if task.fast_eval), 'reading']
-  submission |= dict(aoa=None, aoa_surprisals=None, glue={})
+  submission |= dict(aoa=None, aoa_surprisals=None, glue=tuned)
   submission['fast_eval_results'] = {key: shares(key) for key in keys}
   if nats:
     rows = [
@@ -87,12 +98,9 @@ def evaluate(address: str, folder: str, by=None, glue=None, say=print) -> tuple[
     submission['aoa_surprisals'] = dict(metadata=dict(total_steps=len(nats)), results=rows)
     targets = [word['target_word'] for word in words]
     score = lambda: human_data.acquired(targets, nats, network[1], aoa / 'cdi_human.csv')
-    if (value := _attempt('aoa', score, result)) is not None:
+    if (value := _attempt('aoa', score, missing)) is not None:
       submission['aoa'] = {'aoa': value}
       result.parts['aoa'] = dict(score=100 * value, rows=len(rows), ties=0, seconds=0, subsets={})
-  for task in GLUE:
-    tuned = functools.partial(_tuned, pathlib.Path(glue or 'glue'), task)
-    submission['glue'] |= _attempt(f'{task}, fine-tuned', tuned, result) or {}
   return result, submission
 
 
@@ -104,7 +112,8 @@ def revisions(address: str) -> dict[int, str]:
     main = storage.path(address.removeprefix('hf:'))
     beside = main.parent.iterdir() if main.name == hub.MAIN and main.is_dir() else ()
     named = [(path, amounts.numbers(path.name.removeprefix('chck_')) or ()) for path in beside]
-    return dict(sorted((number, f'hf:{path}') for path, of in named for number in of))
+    named = [(n, path) for path, of in named for n in of if amounts.revision(n) == path.name]
+    return {number: f'hf:{path}' for number, path in sorted(named)}
   run = checkpoint.parse_address(address)[0]
   return {number: f'{run}@{step}' for number, step in step_folders.words(run).items()}
 
@@ -119,7 +128,7 @@ def _parts(network, root, revision, result, say) -> dict:
     if not place:
       continue
     begun, name = time.monotonic(), f'{revision or hub.MAIN}, {key}'
-    got = _attempt(name, lambda part=part, at=root / which / place: part(network, at), result)
+    got = _attempt(name, functools.partial(part, network, root / which / place), result.missing)
     predictions[key], subsets, rows, ties = got or (None, {}, 0, 0)
     if not got:
       continue
@@ -132,12 +141,12 @@ def _parts(network, root, revision, result, say) -> dict:
   return predictions
 
 
-def _attempt(name, part, result):
-  """part(), or None where it raises a UserError, which is added to the missing parts."""
+def _attempt(name, part, missing):
+  """part(), or None where it cannot be read or scored: the reason is added to `missing`."""
   try:
     return part()
-  except errors.UserError as e:
-    result.missing.append(f'{name}: {e}')
+  except (errors.UserError, OSError) as e:
+    missing.append(f'{name}: {e}')
 
 
 def _choices(task, network, folder):
@@ -201,7 +210,9 @@ def _tuned(folder, task) -> dict:
   """{task: predictions} from a workdir of `finetune`, or from the results of the pipeline."""
   file = folder / 'submission' / f'{task}.tsv'
   if not file.exists():
-    return _json(folder / task / 'predictions.json')
+    file = folder / task / 'predictions.json'
+    with errors.unreadable(f'{file} has no predictions of {task}: give another --glue'):
+      return {task: {'predictions': [*_json(file)[task]['predictions']]}}
   with errors.unreadable(f'{file} has no label in the second column: fine-tune in a new folder'):
     labels = [int(line.split('\t')[1]) for line in file.read_text().splitlines()[1:]]
   return {task: {'predictions': [dict(id=f'{task}_{n}', pred=x) for n, x in enumerate(labels)]}}
@@ -209,7 +220,9 @@ def _tuned(folder, task) -> dict:
 
 def _json(file) -> dict:
   with errors.unreadable(f'{file} is no JSON object: download or write it again'):
-    return {**storage.read_json(pair_files.there(file))}
+    value = {**storage.read_json(pair_files.there(file))}
+    json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate is a ValueError
+    return value
 
 
 def table(result: Result) -> str:

@@ -88,6 +88,8 @@ def explained(known: dict[str, np.ndarray], name: str, predictors) -> float:
     used = np.isfinite([known[column] for column in (name, *predictors, *more)]).all(axis=0)
     y, x = known[name][used], [known[column][used] for column in predictors]
     x += [a * b for i, a in enumerate(x) for b in x[:i]] + [known[m][used] for m in more]
+    if len(y) < len(x) + 2 or not np.ptp(y):
+      raise errors.UserError(f'{name} has too few rows, or one value: download the table again.')
     rest = y - (x := np.stack([np.ones_like(y), *x], axis=1)) @ np.linalg.lstsq(x, y)[0]
     return float(1 - rest @ rest / np.square(y - y.mean()).sum())
 
@@ -105,7 +107,7 @@ def acquired(words: list[str], nats: dict[int, np.ndarray], tokenizer, file) -> 
   ages, x, words, times = table(file), np.log10([n + 1.0 for n in nats]), np.array(words), []
   with errors.unreadable(f'{file} is no table of words and ages: download it again'):
     months = [age for age in map(str, range(16, 31)) if age in ages]
-    shares = np.array([[float(share or 'nan') for share in ages[age]] for age in months]).T
+    shares = np.stack([[float(share or 'nan') for share in ages[age]] for age in months], axis=1)
     row_of = {word: n for n, word in reversed([*enumerate(ages['word'])])}
   pieces = lambda text: len(tokenizer.encode_as_transformers([text])[0])
   for word in dict.fromkeys(words.tolist()) if len(x) > 2 else ():

@@ -30,6 +30,7 @@ def item(contexts, options, right: int = 0, group='') -> Item:
   if type(right) is not int or right not in range(len(options)):
     raise ValueError(f'the label is no number from 0 to {len(options) - 1}')
   both = tuple(map(str.__add__, contexts, options))
+  ''.join((*both, str(group))).encode()  # a lone surrogate is a ValueError
   return Item(both, tuple(map(len, contexts)), right, str(group))
 
 

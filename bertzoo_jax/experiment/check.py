@@ -211,7 +211,7 @@ def memory_of(devices) -> int | None:
   if devices[0].platform != 'cpu':
     return (devices[0].memory_stats() or {}).get('bytes_limit')
   total = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
-  if _HOST.exists():  # what other programs do not use
-    total = 1024 * int(re.search(r'MemAvailable:\s+(\d+)', _HOST.read_text())[1])
+  if _HOST.exists() and (free := re.search(r'MemAvailable:\s+(\d+)', _HOST.read_text())):
+    total = 1024 * int(free[1])  # what other programs do not use
   limit = _CGROUP.read_text().strip() if _CGROUP.exists() else 'max'
   return min(total, int(limit) if limit.isdecimal() else total) // len(devices)

@@ -54,8 +54,8 @@ def choose(
   """The kernels of a name, for a device.
 
   `auto`: fused on TPUs since v4; on GPUs cuDNN where it can compute the attention; else XLA: no
-  card has run the fused kernels of GPUs yet. On a processor fused kernels are interpreted, with
-  hashed bits: correct and slow.
+  step with the fused kernels of GPUs was timed yet. On a processor fused kernels are interpreted,
+  with hashed bits: correct and slow.
 
   name: a key of BY_NAME, or 'auto'. device: a jax device. attention_dropout: rate of dropout of the
   attention probabilities. relative: whether scores have relative terms. dtype: dtype of queries,

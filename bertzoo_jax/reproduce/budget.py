@@ -80,9 +80,10 @@ def _timed(job, corpus, folder) -> tuple[float, float]:
   """(seconds per unit of `work`, tokens per second) of a step of the first phase, of few rows."""
   one = job.experiment.copy_and_resolve_references().unlock()
   rows = min(plan.rows_of(one), _ROWS)
-  one.run.accumulation = _microbatches(one.run.accumulation, plan.rows_of(one), rows)
-  _, overrides = one.phases[0]
-  overrides = {k: v for k, v in overrides.items() if k not in ('batch_size', 'batch_tokens')}
+  first, (_, overrides) = configuration.phases(one)[0].config, one.phases[0]
+  one.run.accumulation = _microbatches(first.run.accumulation, plan.rows_of(first), rows)
+  replaced = ('batch_size', 'batch_tokens', 'run.accumulation')
+  overrides = {k: v for k, v in overrides.items() if k not in replaced}
   one.phases, one.batch_size, one.batch_tokens = ((_STEPS, overrides),), rows, 0
   one.schedule.warmup = 0
   one.run.log_every = 1

@@ -9,6 +9,7 @@ import math
 import os
 import re
 
+from bertzoo_jax.common import errors
 from bertzoo_jax.common import storage
 
 FOLDER = 'checkpoints'
@@ -77,7 +78,7 @@ def words(workdir) -> dict[int, int]:
   """{number of words: step} of the checkpoints that run.keep_words keeps."""
   steps_of = {}
   for step in steps(workdir):
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
+    with contextlib.suppress(OSError, *errors.UNREADABLE):
       manifest = storage.read_json(storage.absolute(workdir) / FOLDER / str(step) / MANIFEST)
       steps_of |= {int(number): step for number in manifest.get('words', ())}
   return dict(sorted(steps_of.items()))

@@ -90,6 +90,7 @@ def test_a_row_of_each_form_is_options_after_contexts(task, tmp_path):
   [
     ('blimp', dict(sentence_bad=' ')),
     ('blimp', dict(sentence_good=3)),
+    ('blimp', dict(UID='\ud800')),  # not printed, not encoded
     ('ewok', dict(Context2=None)),
     ('entity_tracking_filtered', dict(options=[' a cup'])),
     ('entity_tracking_filtered', dict(options=' a cup')),
@@ -149,7 +150,7 @@ def test_the_file_to_submit_has_every_part_and_what_is_missing_is_named(
   monkeypatch.setattr(
     minimal_pairs, 'opened', lambda address, by: opened.append(address) or network
   )
-  for name in ('main', 'chck_1M', 'chck_20M', 'chck_x'):
+  for name in ('main', 'chck_1M', 'chck_20M', 'chck_x', '20', 'chck_2M..4M', 'chck_1000k'):
     (tmp_path / 'hf' / name).mkdir(parents=True)
   for which in ('full_eval', 'fast_eval'):
     for task in babylm.TASKS:
@@ -159,6 +160,8 @@ def test_the_file_to_submit_has_every_part_and_what_is_missing_is_named(
   write(data / 'full_eval/aoa', 'cdi_childes.json', dict(dog=contexts, x=contexts))
   tuned = {'rte': {'predictions': [{'id': 'rte_0', 'pred': 1}]}}
   write(tmp_path / 'glue/rte', 'predictions.json', tuned)
+  write(tmp_path / 'glue/mnli', 'predictions.json', {})
+  (data / 'full_eval/reading/reading_data.csv').mkdir(parents=True)
   (tmp_path / 'glue/submission').mkdir()
   (tmp_path / 'glue/submission/wsc.tsv').write_text('index\tprediction\n7\t1\n8\t0\n')
   tuned['wsc'] = {'predictions': [{'id': 'wsc_0', 'pred': 1}, {'id': 'wsc_1', 'pred': 0}]}
@@ -178,11 +181,51 @@ def test_the_file_to_submit_has_every_part_and_what_is_missing_is_named(
   word = dict(target_word='dog', context_id=1, context='b')
   assert rows[1] == dict(step='chck_1M', word_count=10**6, **word, surprisal=4.0)
   missing = '; '.join(result.missing)
-  for part in ('main, comps: .*has no row', 'main, reading: .*exist', 'chck_2M, chck_3M', 'qqp, '):
+  for part in (
+    'main, comps: .*has no row',
+    'main, reading: .*directory',
+    'chck_2M, chck_3M',
+    'qqp, ',
+  ):
     assert re.search(part, missing), part
+  assert re.search('mnli, .*has no predictions of mnli', missing)
   assert not re.search('rte, |wsc, ', missing) and missing.count('; ') == len(result.missing) - 1
   assert len(lines) == 1 + 6 + 2 * 6 and 'missing: qqp' in babylm.table(result)
   assert '1 of 59,875' in babylm.table(result)  # as published
+
+
+def test_what_keeps_a_checkpoint_from_being_scored_is_named_and_the_rest_is_scored(
+  letters, tmp_path, monkeypatch
+):
+  network = types.SimpleNamespace(how='masked', notes=()), None
+
+  def opened(address, by):
+    if address.endswith('chck_2M'):
+      raise errors.UserError('It is damaged.')
+    return network
+
+  def scored(subject, tokenizer, items):
+    if items[0].group == 'dog':
+      raise errors.UserError('A sentence has 600 tokens.')
+    return by_letters(subject, tokenizer, items)
+
+  monkeypatch.setattr(minimal_pairs, 'opened', opened)
+  monkeypatch.setattr(minimal_pairs, 'scored', scored)
+  for name in ('main', 'chck_1M', 'chck_2M'):
+    (tmp_path / 'hf' / name).mkdir(parents=True)
+  write(tmp_path / 'fast_eval/blimp_fast', *FORMS['blimp'][:2])
+  write(tmp_path / 'full_eval/aoa', 'cdi_childes.json', dict(dog=[dict(context='A')]))
+  how = f'hf:{tmp_path}/hf/main', str(tmp_path), None
+  result, found = babylm.evaluate(*how, say=print)
+  assert found['fast_eval_results']['blimp'][:2] == [{'wh_island': 1.0}, None]
+  assert found['aoa_surprisals'] is None and found['glue'] == {}
+  missing = '; '.join(result.missing)
+  for part in ('tasks: give --glue', 'chck_1M, aoa: .*600 tokens', 'chck_2M: It is damaged'):
+    assert re.search(part, missing), part
+  with pytest.raises(errors.UserError, match='--glue=.*/hf has no predictions. boolq, .*exist'):
+    babylm.evaluate(*how, str(tmp_path / 'hf'))
+  with pytest.raises(errors.UserError, match='no full_eval and no fast_eval'):
+    babylm.evaluate(how[0], str(tmp_path / 'hf'))
 
 
 COLUMNS = dict.fromkeys(('Subtlex_log10', 'length', 'context_length', 'prev_length', 'prev_pred'))
@@ -242,6 +285,10 @@ def test_a_table_of_reading_times_gives_surprisal_of_words_and_of_those_before(
   file.write_text('\n'.join(map(','.join, rows)) + '\n1,2')
   with pytest.raises(errors.UserError, match='fewer fields.*line 42'):
     human_data.read(None, None, file)
+  for few in (rows[:8], [*rows[:1], *(row[:4] + ['1'] * 9 for row in rows[1:])]):
+    file.write_text('\n'.join(map(','.join, few)))
+    with pytest.raises(errors.UserError, match='RTfirstfix has too few rows, or one value'):
+      human_data.read(None, None, file)
 
 
 run, exported = pairs.run, pairs.exported
@@ -298,6 +345,9 @@ def test_the_age_of_a_word_is_where_its_curve_crosses_half_and_is_correlated(tmp
   mixed = [words[n] for n in np.array([3, 7, 1, 8, 0, 5, 2, 6, 4])[of]]
   file.write_text('\n'.join([head, *rows]))
   assert human_data.acquired(mixed, given[1], tokenizer, file) == 0.0  # not significant
+  file.write_text('word,age\nword0,1')
+  with pytest.raises(errors.UserError, match='no table of words and ages'):
+    human_data.acquired(*given, tokenizer, file)
 
 
 def test_revisions_are_named_by_the_words_that_a_checkpoint_has_seen():

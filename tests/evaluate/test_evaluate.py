@@ -223,7 +223,7 @@ def run_command(**values):
 def test_the_same_command_gives_the_same_numbers_a_table_and_json(
   run, corpus, found, monkeypatch, tmp_path, capsys
 ):
-  asked = dict(workdir=f'{run[0]}@7', corpus=[str(corpus)], json=tmp_path / 'scores.json')
+  asked = dict(workdir=f'{run[0]}@7', corpus=[str(corpus)], json=tmp_path / 'new/scores.json')
   run_command(**asked)
   said = capsys.readouterr().out
   assert scores.table(found) in said and 'at step 7' in said
@@ -231,9 +231,11 @@ def test_the_same_command_gives_the_same_numbers_a_table_and_json(
   assert len(lines) == 9 and lines[8].startswith("note: Split 'held_out': 12.6% of the tokens")
   assert lines[1].startswith('network  mlm 24')
   assert lines[3].startswith('network  nsp 24') and lines[3].endswith('head')
-  assert json.loads((tmp_path / 'scores.json').read_text()) == json.loads(scores.to_json(found))
+  assert json.loads(asked['json'].read_text()) == json.loads(scores.to_json(found))
   with pytest.raises(errors.UserError, match='not overwritten'):
     run_command(**asked)
+  with pytest.raises(errors.UserError, match='--json and --submission name one file'):
+    run_command(workdir=str(run[0]), babylm='data', json='scores', submission='scores')
   # of several corpora all are checked before the first is scored
   monkeypatch.setattr(scores, 'evaluate', None)
   with pytest.raises(errors.UserError, match='No corpus at .*/none'):

@@ -242,6 +242,8 @@ def test_the_limit_is_that_of_the_device_with_the_least_memory(
   monkeypatch.setattr(machinery, 'multihost_utils', gather)
   expected = {'cpu': 1024 * 2000 / 2, 'gpu': 6e9, 'tpu': math.inf}[platform]
   assert machinery._limit(mesh) == pytest.approx(machinery._SHARE * expected)
+  (tmp_path / 'meminfo').write_text('MemTotal:  9000 kB\n')  # an old system
+  assert machinery._limit(mesh) > 0
 
 
 def test_a_workdir_records_the_values_of_auto_and_a_resumed_run_keeps_them(

@@ -77,6 +77,19 @@ def test_a_budget_divides_each_phase_by_its_own_rows():
   assert sizes == [(40, 128, 64), (20, 64, 128), (10, 256, 128)]
 
 
+def test_the_few_rows_of_a_warm_up_divide_into_its_microbatches(monkeypatch, tmp_path):
+  seen = []
+  monkeypatch.setattr(budget.pretrain, 'pretrain', lambda one, *_, **how: seen.append(one))
+  monkeypatch.setattr(budget.metrics, 'read', lambda folder: [{'tokens_per_second': 9.0}])
+  one = small_table.get_config('budget,k=4').rows.whole.experiment.copy_and_resolve_references()
+  with one.unlocked():
+    one.phases = ((40, {'batch_size': 144, 'run.accumulation': 3, 'length': 64}),)
+  budget._timed(types.SimpleNamespace(experiment=one, name='whole'), None, tmp_path)
+  [phase] = configuration.phases(seen[0])
+  asked = phase.config.batch_size, phase.config.run.accumulation, phase.config.length
+  assert asked == (8, 1, 64)
+
+
 def test_a_row_whose_time_is_not_known_is_named_in_the_sum_and_refused_for_hours():
   large = cost.Line('large', 2, False, 'It needs 40 GiB of 30.8 GiB.', None, None)
   found = [cost.Line('small', 2, True, '', 1.5, 30.0), large]

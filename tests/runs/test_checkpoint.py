@@ -1,5 +1,6 @@
 import concurrent.futures
 import contextlib
+import json
 import math
 import os
 import pathlib
@@ -123,6 +124,13 @@ def test_a_folder_whose_name_only_looks_like_a_step_is_left_alone(saved):
   for name in names:
     assert (workdir / 'checkpoints' / name).is_dir()
     refused('no checkpoint', checkpoint.load_params, f'{workdir}@{name}')
+
+
+def test_numbers_of_words_that_are_none_are_left_out(saved):
+  for step, words in ((1, [5]), (2, [float('inf')]), (3, 'x')):
+    file = saved[0] / 'checkpoints' / str(step) / step_folders.MANIFEST
+    file.write_text(json.dumps(storage.read_json(file) | {'words': words}))
+  assert step_folders.words(saved[0]) == {5: 1}
 
 
 def test_every_checkpoint_has_a_copy_of_config_and_text_which_is_read_only_if_it_is_sound(tmp_path):

@@ -91,6 +91,7 @@ CLASSES = [
   ('train.tsv', gzip.compress(b'0' * 99, mtime=0), 'gzip'),
   ('train.tsv', b'PK\x03\x04' + b'0' * 99, 'zip'),
   ('train.tsv', b'', 'no examples'),
+  ('train.jsonl', b'', 'no examples'),
   ('train.tsv', b'text\tlabel\n', 'no examples'),
   *((f'train.{end}', POINTER, 'LFS pointer.*git lfs pull') for end in ('tsv', 'csv', 'jsonl')),
   ('train.tsv', ANNEX, 'git-annex pointer'),

@@ -124,6 +124,14 @@ def test_an_object_of_another_form_is_refused_with_its_line(tmp_path, task, chan
   refused(words, read, config, tmp_path, line, line | changes)
 
 
+def test_marks_of_wsc_stand_where_the_words_stand_even_in_one_another(tmp_path):
+  inner = dict(span1_text='men who they', span1_index=1, span2_text='they', span2_index=3)
+  line, config = dict(OBJECTS['wsc'][0], target=inner), superglue.get_config('wsc')
+  made = read(config, tmp_path, *(dict(line, text=f'{x} men who they see') for x in ('The', 'İİ')))
+  both = [value[0] for value in made.values]
+  assert both == [f'{x} * men who # they # * see' for x in ('The', 'İİ')]
+
+
 def test_entities_of_record_fill_the_gap_and_train_keeps_one_right_one(tmp_path):
   query = QUERY | {'answers': [dict(text='Pisa', start=8, end=11), *QUERY['answers']]}
   entities = [*ENTITIES[:1], dict(start=8, end=11), dict(start=5, end=6)]

@@ -43,7 +43,7 @@ def _wsc(x):
   """
   text, target, spans = x['text'], x['target'], []
   for n, mark in (('1', '*'), ('2', '#')):
-    span, low = target[f'span{n}_text'].lower(), text.lower()
+    span, low = (s.replace('İ', 'I').lower() for s in (target[f'span{n}_text'], text))
     begin = [m.start() for m in re.finditer(r'\S+', text)][target[f'span{n}_index']]
     begin = low.find(span, begin) if span in low[begin:] else low.rindex(span)
     spans.append((begin, begin + len(span), mark))
@@ -58,8 +58,10 @@ def _cut(text, begin, end) -> str:
 
 def _marked(text, *spans) -> str:
   """spans: (first character, that behind the span, mark)."""
-  for begin, end, mark in sorted(spans, reverse=True):
-    text = f'{text[:begin]}{mark} {_cut(text, begin, end)} {mark}{text[end:]}'
+  both = lambda begin, end, mark: ((begin, f'{mark} '), (end, f' {mark}'))
+  marks = [at for span in spans if _cut(text, *span[:2]) for at in both(*span)]
+  for at, mark in sorted(marks, reverse=True):
+    text = text[:at] + mark + text[at:]
   return text
 
 

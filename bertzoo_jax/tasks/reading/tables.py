@@ -268,6 +268,8 @@ def _objects(data, path, choose, layout=''):
     flat = ((n, objects.rows(layout, value, f'{path}, {unit} {n}')) for n, value in values)
     values = [(f'{n}, row {i}', row) for n, some in flat for i, row in enumerate(some, 1)]
   dicts = [value for _, value in values if isinstance(value, dict)]
+  if not values:
+    return
   if len(dicts) < len(values) / 2:
     first = next(place for place, value in values if not isinstance(value, dict))
     raise errors.UserError(
