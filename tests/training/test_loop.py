@@ -322,7 +322,7 @@ def test_several_steps_per_call_are_the_same_run_to_the_bit(tmp_path, monkeypatc
   monkeypatch.setattr(spikes, 'WARMUP', 6)
   how = dict(objective=toys.amplified(toys.toy()), ema=0.9, total=24, poison=(19,), weight=1e4)
   first, second = toys.phase_run(0, 11, **how), toys.phase_run(11, 24, **how)
-  how = dict(total=24, log_every=6, eval_every=8, keep_at=frozenset([5, 14]))
+  how = dict(total=24, log_every=6, eval_every=8, keep_at={5: (1,), 14: (2,)})
 
   def run(name, together, at):
     """(metrics, steps saved, final state) of a run that is interrupted after `at` calls."""
