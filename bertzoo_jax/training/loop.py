@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
@@ -129,8 +130,8 @@ class Loop:
         continue
       self.watchdog.doing('step' if together == 1 else 'the call of several steps after', step)
       if not meter.started:
-        phase_run.compiled(most)
-      state, values = phase_run.compiled(together)(state, on_devices(batches, phase_run))
+        phase_run.compiled(most, batch)
+      state, values = updated(phase_run, state, batches)
       step += together
       self._health.add(step, values)
       # The host runs at most `depth` calls ahead, since every dispatched batch takes memory. It
@@ -283,6 +284,18 @@ class Loop:
         metrics.plot(self.workdir, self.entropy)
       except Exception as e:  # a plot must not end a run
         self.progress.say(f'loss.png could not be drawn: {errors.named(e)}')
+
+
+def updated(phase_run, state, batches):
+  """(state, metrics) after a step per batch: one call, if their rows have one length."""
+  if len({batch['input_ids'].shape for batch in batches}) == 1:
+    update = phase_run.compiled(len(batches), batches[0])
+    return update(state, on_devices(batches, phase_run))
+  each = []
+  for batch in batches:
+    state, values = updated(phase_run, state, [batch])
+    each.append(values)
+  return state, jax.tree.map(lambda *x: jnp.stack(x), *each)
 
 
 def on_devices(batches, phase_run):

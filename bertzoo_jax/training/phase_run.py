@@ -45,7 +45,7 @@ class PhaseRun:
   objective_at: Any = None
   plain: Any = None  # the objective that `cost.step_flops` traces
   frees: bool = False  # whether parameters learn that the phase before it froze (config.frozen)
-  # {steps per call: compiled train step}, of `compiled`
+  # {(steps per call, tokens per row): compiled train step}, of `compiled`
   programs: dict = dataclasses.field(default_factory=dict, init=False, repr=False)
 
   @property
@@ -85,21 +85,26 @@ class PhaseRun:
       lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, where
     ), notes
 
-  def inputs(self, together: int = 1):
-    """(state, batch) of `train_step`, shape structs with shardings."""
+  def inputs(self, together: int = 1, batch=None):
+    """(state, batch) of `train_step`, shape structs with shardings.
+
+    batch: a batch with rows of another length, as fine-tuning has them.
+    """
     before = (together,) * (together > 1)
     place = sharding.batch_sharding(self.mesh, len(before))
-    batch = {
-      name: jax.ShapeDtypeStruct((*before, *shape), dtype, sharding=place)
-      for name, (shape, dtype) in self.data.features.items()
+    shape = lambda name, full: (full[0], *batch[name].shape[1:]) if batch else full
+    arrays = {
+      name: jax.ShapeDtypeStruct((*before, *shape(name, full)), dtype, sharding=place)
+      for name, (full, dtype) in self.data.features.items()
     }
-    return self.target[0], batch
+    return self.target[0], arrays
 
-  def compiled(self, together: int = 1):
-    """`train_step`, compiled at the first request."""
-    if together not in self.programs:
-      self.programs[together] = train_step(self, together).lower(*self.inputs(together)).compile()
-    return self.programs[together]
+  def compiled(self, together: int = 1, batch=None):
+    """`train_step`, compiled at the first request for rows of this length. batch: see `inputs`."""
+    key = together, batch['input_ids'].shape[-1] if batch else self.length
+    if key not in self.programs:
+      self.programs[key] = train_step(self, together).lower(*self.inputs(together, batch)).compile()
+    return self.programs[key]
 
 
 def fresh(phase_run: PhaseRun) -> steps.TrainState:

@@ -1,5 +1,6 @@
 """The loop over phases: borders, interruptions, the best checkpoint, and storage that fails."""
 
+import dataclasses
 import functools
 import math
 import time
@@ -350,7 +351,25 @@ def test_several_steps_per_call_are_the_same_run_to_the_bit(tmp_path, monkeypatc
   # The first step of an attempt is single, and so are those before a step that is due: calls end
   # at steps 1, 4; 5, 6, 7, 8; 9, 11; 12, 13, 14, 15, 16, 17, 18, 21, 24.
   again, kept_again, state_again, spiked_again, saves = run('three', 3, [2, 4])
-  assert saves == [4, 8, 24] and {1, 3} <= {*second.programs}
+  assert saves == [4, 8, 24] and {1, 3} <= {n for n, _ in second.programs}
   assert (again, kept_again, spiked_again) == (rows, kept, spiked)
   assert state.keys() == state_again.keys()
   assert all(np.array_equal(x, state_again[path]) for path, x in state.items())
+
+
+def test_shorter_rows_have_a_program_of_their_own_alone_and_among_several_steps(tmp_path):
+  cut = lambda step: {
+    k: x[:, : x.shape[1] - step % 3] if k == 'input_ids' else x for k, x in toys.batch(step).items()
+  }
+  iterate = lambda first, end: map(cut, range(first, end))
+
+  def state_after(together):
+    run, folder = toys.phase_run(0, 8), tmp_path / str(together)
+    run = dataclasses.replace(run, data=toys.rows_of(run.data.features, iterate))
+    attempt(folder, run, [], total=8, log_every=8, eval_every=8, steps_per_call=together)
+    state = checkpoint.Checkpoints(folder, keep=1, keep_every=0).restore(8, run.target[0])
+    return toys.flat(state), {*run.programs}
+
+  (one, programs), (again, _) = state_after(1), state_after(3)
+  assert len(programs) == 3 and one.keys() == again.keys()
+  assert all(np.array_equal(x, again[path]) for path, x in one.items())
