@@ -214,7 +214,7 @@ def test_the_step_that_was_measured_is_the_step_that_runs(monkeypatch):
   run = built(phases=((9, {}),))
   made = machinery.fitted(run, run.run.config, {})
   [phase_run] = made.phase_runs
-  program = phase_run.programs[1]
+  [program] = phase_run.programs.values()
   sizes = program.memory_analysis()
   assert phase_run.compiled() is program and numbers(made) == [1]
   state = check.per_device(phase_run.target[0])
