@@ -29,7 +29,6 @@ Decided before anything ran:
 * Intervals: 95 %, Student's t over the differences of three seeds.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -341,17 +340,5 @@ names (NCBI), accuracy of Chinese sentiment. `bench/continued.py` has what was d
 
 
 if __name__ == '__main__':
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-  )
-  parser.add_argument('what', choices=('text', 'run', 'page'))
-  parser.add_argument('places', nargs='*', type=pathlib.Path, metavar='PLACE')
-  parser.add_argument('--minutes', type=float, default=1e9)
-  args = parser.parse_args()
-  if args.what == 'run':
-    functions = dict(corpus=corpus, rate=rate, run=run, task=task, start=start)
-    pieces.run(names(), functions, TABLE, *args.places, args.minutes, needs)
-  elif args.what == 'text':
-    text(*args.places)
-  else:
-    PAGE.write_text(page(json.loads(TABLE.read_text())))
+  functions = dict(corpus=corpus, rate=rate, run=run, task=task, start=start)
+  pieces.main(__doc__, TABLE, functions, names, needs, PAGE, page, text)

@@ -1,5 +1,6 @@
 """Experiments in pieces that resume: what bench/continued.py and bench/small_networks.py share."""
 
+import argparse
 import json
 import os
 import pathlib
@@ -21,8 +22,8 @@ def run(pieces, functions, table, work, minutes=1e9, needs=lambda piece: ()) -> 
     table: JSON file of {piece: result}, written after each piece.
     work: folder of the runs.
     minutes: after them no piece begins.
-    needs: piece → the pieces whose folders it reads, also those of another script. In a new `work`
-      they run again, and the table keeps their first results.
+    needs: piece → the pieces whose folders it reads, also pieces of another script. In a new
+      `work` they run again, and the table keeps their first results.
   """
   end, work = time.monotonic() + 60 * minutes, work.absolute()
   (work / 'made').mkdir(exist_ok=True)
@@ -46,6 +47,27 @@ def run(pieces, functions, table, work, minutes=1e9, needs=lambda piece: ()) -> 
   for piece in pieces:
     if piece not in read(table) and time.monotonic() < end:
       perform(piece)
+
+
+def main(doc, table, functions, names, needs, page, of_page, text=None) -> None:
+  """The command line of an experiment: text PLACE … | run WORK [--minutes=M] | page.
+
+  functions, names, needs: see `run`. page: file that `page` writes, of_page: results → its text.
+  text: function of the places, for an experiment that writes its texts.
+  """
+  parser = argparse.ArgumentParser(
+    description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+  )
+  parser.add_argument('what', choices=(*(('text',) if text else ()), 'run', 'page'))
+  parser.add_argument('places', nargs='*', type=pathlib.Path, metavar='PLACE')
+  parser.add_argument('--minutes', type=float, default=1e9)
+  args = parser.parse_args()
+  if args.what == 'run':
+    run(names(), functions, table, *args.places, args.minutes, needs)
+  elif args.what == 'text':
+    text(*args.places)
+  else:
+    page.write_text(of_page(read(table)))
 
 
 def read(table) -> dict:

@@ -26,9 +26,7 @@ Decided before anything ran:
   interval that has 0 in it is "no difference seen".
 """
 
-import argparse
 import json
-import pathlib
 import shutil
 
 import pieces
@@ -214,15 +212,5 @@ _TEXT = """<!-- Written by `PYTHONPATH=. python bench/small_networks.py page`. -
 
 
 if __name__ == '__main__':
-  parser = argparse.ArgumentParser(
-    description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-  )
-  parser.add_argument('what', choices=('run', 'page'))
-  parser.add_argument('work', nargs='?', type=pathlib.Path, metavar='WORK')
-  parser.add_argument('--minutes', type=float, default=1e9)
-  args = parser.parse_args()
-  if args.what == 'run':
-    functions = dict(corpus=corpus, rate=rate, run=run, pairs=pairs, task=task)
-    pieces.run(names(), functions, TABLE, args.work, args.minutes, needs)
-  else:
-    PAGE.write_text(page(pieces.read(TABLE)))
+  functions = dict(corpus=corpus, rate=rate, run=run, pairs=pairs, task=task)
+  pieces.main(__doc__, TABLE, functions, names, needs, PAGE, page)
